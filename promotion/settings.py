@@ -1,0 +1,293 @@
+"""The one settings file. Every value comes from the environment through a strict helper, or is a fixed choice.
+
+The embedded default needs nothing set: SQLite, a broker in the file system, everything under `var/`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from datetime import timedelta
+from pathlib import Path
+
+import dj_database_url
+from csp.constants import NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+
+def env_bool(name: str, default: bool) -> bool:
+    value = os.environ.get(name, "").strip().lower()
+    if value == "":
+        return default
+    if value in {"1", "true", "yes", "on"}:
+        return True
+    if value in {"0", "false", "no", "off"}:
+        return False
+    raise ImproperlyConfigured(f"{name} is {value!r}. Use 1 or 0.")
+
+
+def env_int(name: str, default: int, *, least: int, most: int) -> int:
+    value = os.environ.get(name, "").strip()
+    if value == "":
+        return default
+    if not value.isascii() or not value.isdigit() or not least <= int(value) <= most:
+        raise ImproperlyConfigured(f"{name} is {value!r}. Use a whole number from {least} to {most}.")
+    return int(value)
+
+
+def env_choice(name: str, default: str, choices: tuple[str, ...]) -> str:
+    value = os.environ.get(name, "").strip() or default
+    if value not in choices:
+        raise ImproperlyConfigured(f"{name} is {value!r}. Use one of: {', '.join(choices)}.")
+    return value
+
+
+def env_list(name: str, default: list[str]) -> list[str]:
+    value = os.environ.get(name, "").strip()
+    return [part.strip() for part in value.split(",") if part.strip()] if value else default
+
+
+def env_path(name: str, default: Path) -> Path:
+    value = os.environ.get(name, "").strip()
+    return Path(value).expanduser().resolve() if value else default
+
+
+def kept_secret(file: Path) -> str:
+    """A random key made once and kept in a file that only its owner reads: right for one machine, not for several."""
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        pass
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    part.touch(mode=0o600)
+    part.write_text(secrets.token_urlsafe(50))
+    try:
+        # link() fails where the file exists, so of two processes that start at once both keep the same key
+        os.link(part, file)
+    except FileExistsError:
+        pass
+    finally:
+        part.unlink()
+    return file.read_text().strip()
+
+
+ASSAY_ENV = env_choice("ASSAY_ENV", "embedded", ("embedded", "production"))
+PRODUCTION = ASSAY_ENV == "production"
+DEBUG = env_bool("ASSAY_DEBUG", False)
+
+VAR_DIR = env_path("ASSAY_VAR", BASE_DIR / "var")
+ARTIFACTS_DIR = env_path("ASSAY_ARTIFACTS", VAR_DIR / "artifacts")
+EXPORTS_DIR = env_path("ASSAY_EXPORTS", VAR_DIR / "exports")
+MODELS_DIR = env_path("ASSAY_MODELS", VAR_DIR / "models")
+
+SECRET_KEY = os.environ.get("ASSAY_SECRET_KEY", "")
+if not SECRET_KEY:
+    if PRODUCTION:
+        raise ImproperlyConfigured("ASSAY_SECRET_KEY is not set. Give every process the same long random value.")
+    SECRET_KEY = kept_secret(VAR_DIR / "secret_key")
+
+ALLOWED_HOSTS = env_list("ASSAY_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env_list("ASSAY_CSRF_TRUSTED_ORIGINS", [])
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "allauth",
+    "allauth.account",
+    "rest_framework",
+    "knox",
+    "django_filters",
+    "drf_spectacular",
+    "django_htmx",
+    "template_partials",
+    "csp",
+    "rollouts",
+    "promotion",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "promotion.urls"
+WSGI_APPLICATION = "promotion.wsgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+DATABASES = {
+    "default": dj_database_url.parse(
+        os.environ.get("DATABASE_URL") or f"sqlite:///{VAR_DIR / 'assay.sqlite3'}",
+        conn_max_age=60,
+        conn_health_checks=True,
+    )
+}
+SQLITE = DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3"
+if SQLITE:
+    VAR_DIR.mkdir(parents=True, exist_ok=True)
+    DATABASES["default"]["OPTIONS"] = {
+        # A write transaction takes the lock at BEGIN, so read-then-write can never deadlock or lose an update.
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 60,
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;",
+    }
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTHENTICATION_BACKENDS = [
+    "django.contrib.auth.backends.ModelBackend",
+    "allauth.account.auth_backends.AuthenticationBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*", "password2*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_ADAPTER = "promotion.web.accounts.ClosedSignupAdapter"
+ACCOUNT_LOGOUT_REDIRECT_URL = "/"
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+
+STATIC_URL = "static/"
+STATIC_ROOT = VAR_DIR / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"
+        if PRODUCTION
+        else "django.contrib.staticfiles.storage.StaticFilesStorage"
+    },
+}
+WHITENOISE_USE_FINDERS = not PRODUCTION
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+        "base-uri": [NONE],
+    }
+}
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_AGE = env_int("ASSAY_SESSION_SECONDS", 12 * 3600, least=300, most=30 * 86400)
+if PRODUCTION:
+    SECURE_SSL_REDIRECT = env_bool("ASSAY_SSL_REDIRECT", True)
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    SECURE_HSTS_SECONDS = env_int("ASSAY_HSTS_SECONDS", 31_536_000, least=0, most=63_072_000)
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = True
+    if env_bool("ASSAY_BEHIND_PROXY", False):
+        SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+MAX_UPLOAD_BYTES = env_int("ASSAY_MAX_UPLOAD_BYTES", 2 << 30, least=1 << 20, most=1 << 40)
+DATA_UPLOAD_MAX_MEMORY_SIZE = 64 << 20
+FILE_UPLOAD_MAX_MEMORY_SIZE = 2 << 20
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["knox.auth.TokenAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+}
+REST_KNOX = {"TOKEN_TTL": timedelta(days=env_int("ASSAY_TOKEN_DAYS", 30, least=1, most=366))}
+SPECTACULAR_SETTINGS = {"TITLE": "Assay", "VERSION": "1", "SERVE_INCLUDE_SCHEMA": False}
+
+# Shards work at most this long; the lease is far shorter and renewed, so a killed worker is noticed soon.
+SHARD_SECONDS = env_int("ASSAY_SHARD_SECONDS", 60, least=5, most=600)
+LEASE_SECONDS = env_int("ASSAY_LEASE_SECONDS", 20, least=3, most=600)
+SWEEP_SECONDS = env_int("ASSAY_SWEEP_SECONDS", 5, least=1, most=300)
+# Processes of the embedded worker. A shard on a local model server keeps one core busy.
+WORKER_PROCESSES = env_int("ASSAY_WORKERS", max(1, min(4, os.cpu_count() or 1)), least=1, most=64)
+
+REDIS_URL = os.environ.get("REDIS_URL", "")
+CELERY_BROKER_URL = REDIS_URL or "filesystem://"
+BROKER_DIR = VAR_DIR / "broker"
+if REDIS_URL:
+    # Redis delivers a message again after this time; it must be longer than the longest task (checks.py compares).
+    CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, object] = {"visibility_timeout": 3600}
+else:
+    (BROKER_DIR / "control").mkdir(parents=True, exist_ok=True)
+    CELERY_BROKER_TRANSPORT_OPTIONS = {
+        "data_folder_in": str(BROKER_DIR),
+        "data_folder_out": str(BROKER_DIR),
+        "control_folder": str(BROKER_DIR / "control"),
+        "processed_folder": str(BROKER_DIR / "processed"),
+    }
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_TIME_LIMIT = 1800
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "beat-schedule")
+CELERY_BEAT_SCHEDULE = {
+    # An old sweep is worth nothing: it expires, so that none pile up behind a long shard.
+    "rollouts.sweep": {
+        "task": "rollouts.tasks.sweep",
+        "schedule": SWEEP_SECONDS,
+        "options": {"expires": SWEEP_SECONDS},
+    },
+    "promotion.sweep": {
+        "task": "promotion.tasks.sweep",
+        "schedule": SWEEP_SECONDS,
+        "options": {"expires": SWEEP_SECONDS},
+    },
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env_choice("ASSAY_LOG", "INFO", ("DEBUG", "INFO", "WARNING"))},
+}
