@@ -1,0 +1,41 @@
+from rollouts.models.artifacts import Artifact, BaseModel, Payload, Subject
+from rollouts.models.audit import AuditEvent
+from rollouts.models.backends import Backend
+from rollouts.models.calls import CallState, ModelCall
+from rollouts.models.runs import (
+    ACTIVE_RUN_STATES,
+    FINAL_ROLLOUT_STATES,
+    RUN_MOVES,
+    Claim,
+    EvalRun,
+    Invocation,
+    InvocationState,
+    Rollout,
+    RolloutState,
+    RunState,
+)
+from rollouts.models.suites import Case, Look, Suite
+
+__all__ = [
+    "ACTIVE_RUN_STATES",
+    "FINAL_ROLLOUT_STATES",
+    "RUN_MOVES",
+    "Artifact",
+    "AuditEvent",
+    "Backend",
+    "BaseModel",
+    "CallState",
+    "Case",
+    "Claim",
+    "EvalRun",
+    "Invocation",
+    "InvocationState",
+    "Look",
+    "ModelCall",
+    "Payload",
+    "Rollout",
+    "RolloutState",
+    "RunState",
+    "Subject",
+    "Suite",
+]

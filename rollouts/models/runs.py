@@ -1,0 +1,191 @@
+"""Eval runs, rollouts, and the claims and invocations that execute them."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+
+class RunState(models.TextChoices):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SCORED = "scored"
+    FAILED = "failed"  # cannot be trusted: error_code says why
+    CANCELLED = "cancelled"
+
+
+ACTIVE_RUN_STATES = (RunState.QUEUED, RunState.RUNNING)
+RUN_MOVES: dict[str, frozenset[str]] = {
+    RunState.QUEUED: frozenset([RunState.RUNNING, RunState.FAILED, RunState.CANCELLED]),
+    RunState.RUNNING: frozenset([RunState.SCORED, RunState.FAILED, RunState.CANCELLED]),
+    # "run again what failed" opens a scored run whose masked or unscored rollouts can still be measured
+    RunState.SCORED: frozenset([RunState.QUEUED]),
+}
+
+
+class EvalRun(models.Model):
+    """One model under test x one suite x k samples a case."""
+
+    uid = models.UUIDField(unique=True)
+    subject = models.ForeignKey("rollouts.Subject", models.PROTECT, related_name="runs")
+    suite = models.ForeignKey("rollouts.Suite", models.PROTECT, related_name="runs")
+    backend = models.ForeignKey("rollouts.Backend", models.PROTECT, related_name="runs")
+    samples = models.PositiveSmallIntegerField(default=1)
+    label = models.CharField(max_length=200, blank=True)  # what a person calls the model under test
+    state = models.CharField(max_length=10, choices=RunState, default=RunState.QUEUED)
+    plan_digest = models.CharField(max_length=64)
+    suite_digest = models.CharField(max_length=64)  # of the cases as they were read for the plan
+    planned = models.PositiveIntegerField()
+    # counted from the rows when the run closes; null before
+    scored = models.PositiveIntegerField(null=True)
+    masked = models.PositiveIntegerField(null=True)
+    unscored = models.PositiveIntegerField(null=True)
+    cancelled = models.PositiveIntegerField(null=True)
+    server_facts = models.JSONField(null=True)  # what answered: build, files, template; equal over the whole run
+    error_code = models.CharField(max_length=40, blank=True)
+    error_detail = models.TextField(blank=True)
+    created_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    last_sent_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(samples__gte=1, planned__gte=1), name="evalrun_has_work"),
+            models.CheckConstraint(condition=Q(state__in=RunState.values), name="evalrun_known_state"),
+            models.CheckConstraint(
+                condition=~Q(state="scored")
+                | Q(planned=F("scored") + F("masked") + F("unscored") + F("cancelled")),
+                name="evalrun_accounting_identity",
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=["scored", "failed", "cancelled"], finished_at__isnull=False)
+                | Q(state__in=["queued", "running"], finished_at__isnull=True),
+                name="evalrun_finished_at_iff_final",
+            ),
+            models.UniqueConstraint(
+                fields=["suite", "subject", "samples"],
+                condition=Q(state__in=["queued", "running"]),
+                name="evalrun_one_active",
+            ),
+        ]
+        # the sweeper asks for active runs every few seconds
+        indexes = [
+            models.Index(fields=["state"], condition=Q(state__in=["queued", "running"]), name="evalrun_active")
+        ]
+
+    def __str__(self) -> str:
+        return f"run {self.pk}"
+
+
+class RolloutState(models.TextChoices):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SCORED = "scored"
+    MASKED = "masked"
+    UNSCORED = "unscored"
+    CANCELLED = "cancelled"
+
+
+FINAL_ROLLOUT_STATES = (RolloutState.SCORED, RolloutState.MASKED, RolloutState.UNSCORED, RolloutState.CANCELLED)
+
+
+class Claim(models.Model):
+    """A worker's hold on a batch of rollouts. Its id is the fencing token: ids only grow."""
+
+    run = models.ForeignKey(EvalRun, models.PROTECT, related_name="claims")
+    worker = models.CharField(max_length=200)
+    created_at = models.DateTimeField()
+    lease_expires_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+    lost = models.BooleanField(default=False)
+
+    class Meta:
+        indexes = [
+            models.Index(
+                fields=["lease_expires_at"], condition=Q(ended_at__isnull=True), name="claim_open_by_lease"
+            )
+        ]
+
+
+class Rollout(models.Model):
+    """One sample of one case in one eval run. Metric columns are null where the metric does not apply."""
+
+    run = models.ForeignKey(EvalRun, models.PROTECT, related_name="rollouts")
+    case = models.ForeignKey("rollouts.Case", models.PROTECT, related_name="rollouts")
+    sample_index = models.PositiveSmallIntegerField(default=0)
+    state = models.CharField(max_length=10, choices=RolloutState, default=RolloutState.QUEUED)
+    claim = models.ForeignKey(Claim, models.PROTECT, null=True, related_name="rollouts")
+    lost_workers = models.PositiveSmallIntegerField(default=0)
+    failure_kind = models.CharField(max_length=20, blank=True)
+    failure_reason = models.TextField(blank=True)
+    answer = models.TextField(null=True)  # noqa: DJ001  (null: no answer came; "": an empty answer came)
+    answer_class = models.CharField(max_length=20, blank=True)
+    finish_reason = models.CharField(max_length=40, blank=True)
+    json_valid = models.BooleanField(null=True)
+    decision = models.BooleanField(null=True)
+    tool = models.BooleanField(null=True)
+    exact = models.BooleanField(null=True)
+    safe = models.BooleanField(null=True)
+    latency_ms = models.FloatField(null=True)
+    prompt_tokens = models.PositiveIntegerField(null=True)
+    completion_tokens = models.PositiveIntegerField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["run", "case", "sample_index"], name="rollout_once_per_sample"),
+            models.CheckConstraint(condition=Q(state__in=RolloutState.values), name="rollout_known_state"),
+            models.CheckConstraint(
+                condition=~Q(state="scored") | Q(decision__isnull=False, json_valid__isnull=False),
+                name="rollout_scored_has_scores",
+            ),
+            models.CheckConstraint(
+                condition=Q(state="scored")
+                | Q(
+                    decision__isnull=True,
+                    json_valid__isnull=True,
+                    tool__isnull=True,
+                    exact__isnull=True,
+                    safe__isnull=True,
+                ),
+                name="rollout_only_scored_has_scores",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state__in=["masked", "unscored"]) | ~Q(failure_kind=""),
+                name="rollout_failure_has_kind",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state="running") | Q(claim__isnull=False), name="rollout_running_has_claim"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["run", "state", "id"], name="rollout_by_run_state"),
+            models.Index(fields=["claim"], condition=Q(state="running"), name="rollout_running_by_claim"),
+        ]
+
+
+class InvocationState(models.TextChoices):
+    RUNNING = "running"
+    FINISHED = "finished"
+    LOST = "lost"  # its worker vanished
+    LATE = "late"  # it answered after its lease was taken away: kept as a fact, never scored
+
+
+class Invocation(models.Model):
+    """One execution of a rollout."""
+
+    rollout = models.ForeignKey(Rollout, models.PROTECT, related_name="invocations")
+    claim = models.ForeignKey(Claim, models.PROTECT, related_name="invocations")
+    state = models.CharField(max_length=10, choices=InvocationState, default=InvocationState.RUNNING)
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["rollout", "claim"], name="invocation_once_per_claim"),
+            models.UniqueConstraint(
+                fields=["rollout"], condition=Q(state="running"), name="invocation_one_running"
+            ),
+        ]

@@ -1,0 +1,22 @@
+"""Child processes that end with the process that started them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(expected_parent: int | None = None) -> None:
+    """Ask the kernel to send SIGKILL to this process when its parent ends (Linux; elsewhere it does nothing).
+
+    `expected_parent` closes the race in which the parent ended before this call: then this process ends now.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if expected_parent is not None and os.getppid() != expected_parent:
+        os._exit(1)
