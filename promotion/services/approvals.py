@@ -1,0 +1,152 @@
+"""Signatures: bound to one evidence digest, with fresh authentication at the act."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from promotion import evidence as evidence_module
+from promotion import permissions
+from promotion.gates import Outcome
+from promotion.models import (
+    CANDIDATE_MOVES,
+    Approval,
+    Candidate,
+    CandidateState,
+    Decision,
+    Evidence,
+    Meaning,
+)
+from promotion.services import gating
+from rollouts import audit
+from rollouts.errors import Conflict, InvalidInput, NotAllowed, NotFound, StaleEvidence
+from rollouts.states import require_move
+
+MAX_COMMENT = 4000
+
+
+class WrongPassword(NotAllowed):
+    code = "wrong_password"
+
+
+def sign(
+    *,
+    candidate_id: int,
+    evidence_digest: str,
+    by: User,
+    password: str,
+    decision: str = Decision.APPROVE,
+    meaning: str = "",
+    comment: str = "",
+) -> Approval:
+    """Sign, refuse or send back exactly the evidence that was shown. There is no way to sign with a token.
+
+    Raises `StaleEvidence` where the evidence is another by now, `NotAllowed` for the wrong person or password,
+    `Conflict` where the state forbids it. A refused attempt is in the audit history.
+    """
+    candidate = Candidate.objects.select_related("track").filter(pk=candidate_id).first()
+    if candidate is None:
+        raise NotFound("There is no such candidate.")
+    with audit.refusals("candidate.signature_refused", subject=candidate, actor=by), transaction.atomic():
+        # a person whose rights changed a moment ago must not act on what the session remembers
+        person = User.objects.get(pk=by.pk)
+        locked = gating.locked_candidate(candidate_id)
+        evidence, _ = gating.freeze(locked)
+        role = _check(locked, evidence, person, password, evidence_digest)
+        _check_words(locked, decision, meaning, comment)
+        approval = _write(locked, evidence, person, role, decision, meaning, comment.strip())
+        _move(locked, evidence, decision)
+        audit.record(
+            "candidate.signed" if decision == Decision.APPROVE else f"candidate.{decision}",
+            subject=locked,
+            actor=person,
+            evidence=evidence.digest,
+            meaning=approval.meaning,
+            role=role,
+            method=approval.method,
+            comment=approval.comment,
+        )
+    return approval
+
+
+def _check(candidate: Candidate, evidence: Evidence, person: User, password: str, shown_digest: str) -> str:
+    document = evidence_module.document_of(evidence)
+    rule = gating.approval_rule(document)
+    role = permissions.require_can_sign(
+        person,
+        involved=gating.involved_people(document),
+        separated=rule["separation_of_duties"],
+        groups=[part["group"] for part in rule["approvers"]],
+    )
+    if not person.check_password(password):
+        raise WrongPassword("The password is wrong. It is asked at every signature.")
+    if evidence.digest != shown_digest:
+        raise StaleEvidence(
+            "The evidence changed since it was shown. Read it again before you sign.",
+            shown=shown_digest,
+            current=evidence.digest,
+        )
+    if candidate.state != CandidateState.IN_REVIEW:
+        raise Conflict(f"{candidate} is {candidate.state.replace('_', ' ')}; only a candidate in review is signed.")
+    return role
+
+
+def _check_words(candidate: Candidate, decision: str, meaning: str, comment: str) -> None:
+    if decision not in Decision.values:
+        raise InvalidInput("decision", f"must be one of {', '.join(Decision.values)}.")
+    if len(comment) > MAX_COMMENT:
+        raise InvalidInput("comment", f"must be at most {MAX_COMMENT} characters.")
+    if decision != Decision.APPROVE:
+        if not comment.strip():
+            raise InvalidInput("comment", "must say why. The submitter reads it.")
+        return
+    allowed = [Meaning.ADOPTS_BASELINE] if candidate.baseline else [m for m in Meaning if m != Meaning.ADOPTS_BASELINE]
+    if meaning not in allowed:
+        raise InvalidInput("meaning", f"must be one of {', '.join(allowed)}: say what your signature means.")
+
+
+def _write(
+    candidate: Candidate, evidence: Evidence, person: User, role: str, decision: str, meaning: str, comment: str
+) -> Approval:
+    now = timezone.now()
+    try:
+        with transaction.atomic():
+            return Approval.objects.create(
+                candidate=candidate,
+                evidence=evidence,
+                evidence_digest=evidence.digest,
+                policy_digest=evidence.policy.digest if evidence.policy else "",
+                approver=person,
+                printed_name=(person.get_full_name() or person.get_username())[:200],
+                role=role,
+                decision=decision,
+                meaning=meaning if decision == Decision.APPROVE else "",
+                comment=comment,
+                method="password",
+                authenticated_at=now,
+                signed_at=now,
+            )
+    except IntegrityError as error:
+        raise Conflict(f"{person.get_username()} has signed this evidence already.") from error
+
+
+def _move(candidate: Candidate, evidence: Evidence, decision: str) -> None:
+    if decision == Decision.APPROVE:
+        if gating.approvals_outcome(candidate, evidence).outcome is Outcome.PASSED:
+            require_move(str(candidate), CANDIDATE_MOVES, candidate.state, CandidateState.APPROVED)
+            Candidate.objects.filter(pk=candidate.pk).update(state=CandidateState.APPROVED)
+            send_publish(candidate.pk)
+        return
+    to = CandidateState.REJECTED if decision == Decision.REJECT else CandidateState.BLOCKED
+    require_move(str(candidate), CANDIDATE_MOVES, candidate.state, to)
+    # another revision is another digest: signatures given before are for what was, not for what comes
+    Candidate.objects.filter(pk=candidate.pk).update(state=to, revision=F("revision") + 1)
+
+
+def send_publish(candidate_id: int) -> None:
+    from promotion import tasks
+
+    Candidate.objects.filter(pk=candidate_id).update(last_sent_at=timezone.now())
+    transaction.on_commit(lambda: tasks.publish.delay(candidate_id))

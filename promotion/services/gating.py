@@ -1,0 +1,222 @@
+"""Evaluate a candidate, freeze its evidence, and let the gates judge it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import F, Q
+
+from promotion import evidence as evidence_module
+from promotion import permissions
+from promotion.gates import OPENS, GateOutcome, Outcome, judge
+from promotion.gates import Evidence as GateEvidence
+from promotion.gates.approval import approval_outcome
+from promotion.models import CANDIDATE_MOVES, Candidate, CandidateState, Evidence, GateResult, Policy
+from promotion.selectors import signatures_of
+from rollouts import audit
+from rollouts.errors import Conflict, NotFound
+from rollouts.models import ACTIVE_RUN_STATES, Backend, EvalRun, RunState, Suite
+from rollouts.services import runs
+from rollouts.services.subjects import local_subject
+from rollouts.states import require_move
+
+APPROVAL_GATE = "human_approval_record"
+# adopting a first champion without gates takes two signatures, whatever a policy says
+BASELINE_RULE = {
+    "approvers": [{"group": permissions.APPROVER, "count": 2}],
+    "separation_of_duties": True,
+    "expires_after_days": 30,
+}
+JUDGED_STATES = (CandidateState.EVALUATING, CandidateState.BLOCKED, CandidateState.IN_REVIEW)
+
+
+def locked_candidate(candidate_id: int) -> Candidate:
+    """The candidate under its row lock, with what evidence reads. Raises `NotFound`."""
+    candidate = (
+        Candidate.objects.select_for_update(of=("self",))
+        .select_related("track", "base__artifact", "gguf", "submitted_by")
+        .filter(pk=candidate_id)
+        .first()
+    )
+    if candidate is None:
+        raise NotFound("There is no such candidate.")
+    return candidate
+
+
+def start_evaluation(*, candidate_id: int, backend: Backend, by: User) -> list[EvalRun]:
+    """Plan what is missing: a run of the candidate, and of the champion, on each suite of the locked policy.
+
+    Closed runs planned after the lock, and active runs, are not repeated. Returns the new runs.
+    """
+    permissions.require_can_evaluate(by)
+    with transaction.atomic():
+        candidate = locked_candidate(candidate_id)
+        require_move(str(candidate), CANDIDATE_MOVES, candidate.state, CandidateState.EVALUATING)
+        policy = evidence_module.current_policy(candidate.track_id)
+        if policy is None:
+            raise Conflict(f"{candidate.track} has no locked policy. Lock one first: results come after the rules.")
+        if candidate.baseline:
+            raise Conflict("A baseline is adopted by two signatures, without gates. There is nothing to evaluate.")
+        champion = evidence_module.champion_of(candidate.track_id)
+        started = _plan_missing(candidate, policy, backend, by)
+        if champion is not None:
+            started += _plan_missing(champion, policy, backend, by)
+        Candidate.objects.filter(pk=candidate.pk).update(
+            state=CandidateState.EVALUATING, backend=backend, revision=F("revision") + 1
+        )
+        audit.record(
+            "candidate.evaluation_started", subject=candidate, actor=by, runs=[str(run.uid) for run in started]
+        )
+    return started
+
+
+def _plan_missing(model: Candidate, policy: Policy, backend: Backend, by: User) -> list[EvalRun]:
+    assert model.gguf is not None and policy.locked_at is not None
+    subject = local_subject(
+        base=model.base,
+        adapter=model.gguf,
+        adapter_source_sha256=model.adapter_source_sha256,
+        sampling=policy.document["sampling"],
+    )
+    samples = policy.document["samples"]
+    order = {part["digest"]: index for index, part in enumerate(policy.document["suites"])}
+    present = set(
+        EvalRun.objects.filter(
+            Q(state=RunState.SCORED, created_at__gte=policy.locked_at) | Q(state__in=ACTIVE_RUN_STATES),
+            subject=subject,
+            samples=samples,
+            suite__digest__in=order,
+        ).values_list("suite_id", flat=True)
+    )
+    missing = [suite for suite in Suite.objects.filter(digest__in=order) if suite.pk not in present]
+    return [
+        runs.plan(subject=subject, suite=suite, backend=backend, by=by, samples=samples, label=model.name)
+        for suite in sorted(missing, key=lambda suite: order[suite.digest])
+    ]
+
+
+def judge_if_measured(candidate_id: int) -> bool:
+    """Judge an evaluating candidate once no run of its evaluation is active. True where it was judged."""
+    candidate = Candidate.objects.select_related("base", "gguf").filter(pk=candidate_id).first()
+    if candidate is None:
+        return False
+    if candidate.baseline:
+        return candidate.state == CandidateState.BUILT and judge_now(candidate_id) is not None
+    policy = evidence_module.current_policy(candidate.track_id)
+    if candidate.state != CandidateState.EVALUATING or policy is None or active_runs(candidate, policy):
+        return False
+    judge_now(candidate_id)
+    return True
+
+
+def active_runs(candidate: Candidate, policy: Policy) -> list[EvalRun]:
+    """Runs that the candidate's evaluation still waits for, its champion's included."""
+    models = [candidate, evidence_module.champion_of(candidate.track_id)]
+    digests = [evidence_module.subject_digest(model, policy) for model in models if model is not None]
+    return list(
+        EvalRun.objects.filter(
+            subject__digest__in=[digest for digest in digests if digest],
+            suite__digest__in=[part["digest"] for part in policy.document["suites"]],
+            state__in=ACTIVE_RUN_STATES,
+        ).order_by("id")
+    )
+
+
+def judge_now(candidate_id: int) -> Evidence:
+    """Freeze the evidence as it stands, judge it, and move the candidate to blocked or in review."""
+    with transaction.atomic():
+        candidate = locked_candidate(candidate_id)
+        evidence, outcomes = freeze(candidate)
+        blocked = [
+            f"{name}: {outcome.reason}"
+            for name, outcome in outcomes
+            if name != APPROVAL_GATE and outcome.outcome not in OPENS
+        ]
+        to = CandidateState.BLOCKED if blocked else CandidateState.IN_REVIEW
+        if candidate.state != to:
+            require_move(str(candidate), CANDIDATE_MOVES, candidate.state, to)
+            Candidate.objects.filter(pk=candidate.pk).update(state=to)
+        verdict = "blocked" if blocked else "waits for signatures"
+        audit.record(
+            "candidate.judged",
+            subject=candidate,
+            actor="system:gates",
+            verdict=verdict,
+            evidence=evidence.digest,
+            blocked_by=[reason[:500] for reason in blocked],
+        )
+    return evidence
+
+
+def freeze(candidate: Candidate) -> tuple[Evidence, list[tuple[str, GateOutcome]]]:
+    """The stored evidence of the candidate's present state with its gate outcomes. Equal states share a row."""
+    built = evidence_module.build(candidate)
+    policy = built.document["policy"]
+    entries: list[dict[str, Any]] = policy["document"]["gates"] if policy else []
+    gate_evidence = GateEvidence(built.document)
+    outcomes = [(entry["gate"], judge(gate_evidence, entry)) for entry in entries]
+    stored = Evidence.objects.filter(digest=built.digest).first()
+    if stored is not None:
+        return stored, outcomes
+    stored = Evidence.objects.create(
+        candidate=candidate,
+        policy=Policy.objects.get(track_id=candidate.track_id, version=policy["version"]) if policy else None,
+        digest=built.digest,
+        document=built.data,
+        created_at=evidence_module.now(),
+    )
+    GateResult.objects.bulk_create(
+        GateResult(
+            evidence=stored,
+            position=position,
+            gate=name,
+            outcome=outcome.outcome,
+            reason=outcome.reason,
+            numbers=dict(outcome.numbers),
+        )
+        for position, (name, outcome) in enumerate(outcomes)
+    )
+    return stored, outcomes
+
+
+def approval_rule(document: dict[str, Any]) -> dict[str, Any]:
+    """The rule that an evidence document's signatures must satisfy."""
+    if document["candidate"]["baseline"]:
+        return BASELINE_RULE
+    rule: dict[str, Any] = document["policy"]["document"]["approval"]
+    return rule
+
+
+def involved_people(document: dict[str, Any]) -> list[str]:
+    """Who may not sign this evidence where the rule separates duties."""
+    people = document["people"]
+    named = [people["submitted_by"], people["policy_created_by"], *people["runs_started_by"], *people["suites_sealed_by"]]
+    return sorted({name for name in named if name})
+
+
+def unmet(candidate: Candidate) -> tuple[Evidence, list[str]]:
+    """What stands between the candidate and promotion right now, computed afresh under its row lock."""
+    evidence, outcomes = freeze(candidate)
+    blocked = [
+        f"{name}: {outcome.reason}"
+        for name, outcome in outcomes
+        if name != APPROVAL_GATE and outcome.outcome not in OPENS
+    ]
+    approval = approvals_outcome(candidate, evidence)
+    if approval.outcome is not Outcome.PASSED:
+        blocked.append(f"{APPROVAL_GATE}: {approval.reason}")
+    return evidence, blocked
+
+
+def approvals_outcome(candidate: Candidate, evidence: Evidence) -> GateOutcome:
+    """The approval gate on the present signatures of this evidence."""
+    document = evidence_module.document_of(evidence)
+    return approval_outcome(
+        rule=approval_rule(document),
+        signatures=signatures_of(candidate),
+        digest=evidence.digest,
+        involved=involved_people(document),
+        now=evidence_module.now(),
+    )

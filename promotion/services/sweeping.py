@@ -1,0 +1,29 @@
+"""What lost messages left behind is sent for again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from promotion.models import Candidate, CandidateState
+from promotion.services import approvals, candidates, gating
+from promotion.services.registry import PUBLISHING_FROM
+
+
+def sweep() -> None:
+    """Send builds and publications again, and judge candidates whose runs have all closed."""
+    before = timezone.now() - timedelta(seconds=2 * settings.SWEEP_SECONDS)
+    stale = Candidate.objects.filter(Q(last_sent_at__isnull=True) | Q(last_sent_at__lt=before))
+    for candidate in stale.filter(state=CandidateState.SUBMITTED):
+        with transaction.atomic():
+            candidates.send_build(candidate)
+    for candidate in stale.filter(state__in=PUBLISHING_FROM):
+        with transaction.atomic():
+            approvals.send_publish(candidate.pk)
+    waiting = Q(state=CandidateState.EVALUATING) | Q(state=CandidateState.BUILT, baseline=True)
+    for candidate_id in Candidate.objects.filter(waiting).values_list("pk", flat=True):
+        gating.judge_if_measured(candidate_id)
