@@ -10,27 +10,37 @@ from collections.abc import Sequence
 from django.contrib.auth.models import User
 
 from rollouts.errors import NotAllowed
+from rollouts.permissions import (
+    ADMINISTRATOR,
+    APPROVER,
+    AUDITOR,
+    ENGINEER,
+    ROLES,
+    groups_of,
+    require_can_read,
+    require_can_register,
+)
+from rollouts.permissions import require_can_run as require_can_evaluate
+from rollouts.permissions import require_roles as _require
 
-ENGINEER, APPROVER, AUDITOR, ADMINISTRATOR = "engineer", "approver", "auditor", "administrator"
-ROLES = (ENGINEER, APPROVER, AUDITOR, ADMINISTRATOR)
-
-
-def groups_of(person: User) -> set[str]:
-    """The person's groups, read once per instance."""
-    cached: set[str] | None = getattr(person, "_assay_groups", None)
-    if cached is None:
-        cached = set(person.groups.values_list("name", flat=True)) if person.is_authenticated else set()
-        person._assay_groups = cached  # type: ignore[attr-defined]
-    return cached
-
-
-def _require(person: User, roles: Sequence[str], verb: str) -> None:
-    if not person.is_active or not groups_of(person) & set(roles):
-        raise NotAllowed(f"{person.get_username() or 'Nobody'} may not {verb}: that needs {' or '.join(roles)}.")
-
-
-def require_can_read(person: User) -> None:
-    _require(person, ROLES, "read this")
+__all__ = [
+    "ADMINISTRATOR",
+    "APPROVER",
+    "AUDITOR",
+    "ENGINEER",
+    "ROLES",
+    "groups_of",
+    "require_can_create_track",
+    "require_can_edit_policy",
+    "require_can_evaluate",
+    "require_can_lock_policy",
+    "require_can_read",
+    "require_can_register",
+    "require_can_retry",
+    "require_can_sign",
+    "require_can_submit",
+    "require_can_withdraw",
+]
 
 
 def require_can_create_track(person: User) -> None:
@@ -45,11 +55,6 @@ def require_can_lock_policy(person: User) -> None:
     _require(person, [ADMINISTRATOR, APPROVER], "lock a policy")
 
 
-def require_can_register(person: User) -> None:
-    """Base models, backends and suites."""
-    _require(person, [ENGINEER, ADMINISTRATOR], "register base models, backends or suites")
-
-
 def require_can_submit(person: User) -> None:
     _require(person, [ENGINEER], "submit a candidate")
 
@@ -57,10 +62,6 @@ def require_can_submit(person: User) -> None:
 def require_can_withdraw(person: User, submitted_by_id: int) -> None:
     if person.pk != submitted_by_id:
         _require(person, [ADMINISTRATOR], "withdraw another's candidate")
-
-
-def require_can_evaluate(person: User) -> None:
-    _require(person, [ENGINEER], "start, cancel or repeat eval runs")
 
 
 def require_can_retry(person: User) -> None:

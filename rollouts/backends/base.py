@@ -73,7 +73,7 @@ class Backend:
     """Base of the kinds. Instances are made per shard from the stored revision."""
 
     kind: ClassVar[str]
-    Config: ClassVar[type[Config]]
+    config_model: ClassVar[type[Config]]
     # a local server must not be started twice for one run
     exclusive: ClassVar[bool] = False
     # True: it serves files we name by digest, so an eval run proves which bytes were measured
@@ -125,7 +125,7 @@ def kinds() -> list[str]:
 def parse_config(kind: str, config: Any) -> Config:
     """Raises `InvalidInput` with the path of the first wrong key."""
     try:
-        return kind_named(kind).Config.model_validate(config)
+        return kind_named(kind).config_model.model_validate(config)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         path = ".".join(["config", *(str(part) for part in first["loc"])])

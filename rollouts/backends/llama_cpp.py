@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import aiohttp
 from pydantic import Field
@@ -42,7 +42,7 @@ class LlamaCppConfig(Config):
 @backend
 class LlamaCpp(OpenAICompatible):
     kind = "llama_cpp"
-    Config = LlamaCppConfig
+    config_model: ClassVar[type[Config]] = LlamaCppConfig
     exclusive = True
     serves_files = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import field_validator
@@ -33,7 +33,7 @@ class OpenAICompatibleConfig(Config):
 @backend
 class OpenAICompatible(Backend):
     kind = "openai_compatible"
-    Config = OpenAICompatibleConfig
+    config_model: ClassVar[type[Config]] = OpenAICompatibleConfig
 
     @asynccontextmanager
     async def open(self, files: SubjectFiles) -> AsyncIterator[Opened]:
@@ -83,7 +83,9 @@ def read_chat_completion(body: bytes) -> Completion:
     text = message.get("content")
     if text is not None and not isinstance(text, str):
         raise CallFailed("protocol", f"The message's content is {type(text).__name__}, not text.")
-    usage = data.get("usage") if isinstance(data.get("usage"), dict) else {}
+    usage = data.get("usage")
+    if not isinstance(usage, dict):
+        usage = {}
     return Completion(
         text=text,
         finish_reason=_text_or_none(choices[0].get("finish_reason")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
+
 class RunState(models.TextChoices):
     QUEUED = "queued"
     RUNNING = "running"

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from rollouts import audit
+from rollouts import audit, permissions
 from rollouts.backends import parse_config
 from rollouts.errors import InvalidInput
 from rollouts.hashing import sha256_json
@@ -36,6 +36,7 @@ def save(
 
     Prices are micro-dollars per million tokens. Raises `InvalidInput` with the field.
     """
+    permissions.require_can_register(by)
     require_slug("name", name)
     parsed = parse_config(kind, config)
     values = {

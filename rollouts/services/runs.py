@@ -16,10 +16,10 @@ from django.db import IntegrityError, transaction
 from django.db.models import Count, Exists, Max, OuterRef, Q
 from django.utils import timezone
 
-from rollouts import audit, store
+from rollouts import audit, permissions, store
 from rollouts.backends import kind_named, parse_config
-from rollouts.backends.base import BackendUnavailable, Opened, SubjectFiles
 from rollouts.backends.base import Backend as BackendKind
+from rollouts.backends.base import BackendUnavailable, Opened, SubjectFiles
 from rollouts.capture.recorder import ShardRecorder
 from rollouts.engine import claims, planner
 from rollouts.engine.runner import LeaseLost, Limits, run_shard
@@ -49,6 +49,7 @@ def plan(*, subject: Subject, suite: Suite, backend: Backend, by: User, samples:
 
     Raises `Conflict` where the same subject is being measured on the same suite already.
     """
+    permissions.require_can_run(by)
     if not 1 <= samples <= MAX_SAMPLES:
         raise InvalidInput("samples", f"must be from 1 to {MAX_SAMPLES}.")
     kind = kind_named(backend.kind)
@@ -251,6 +252,7 @@ def fail(run_id: int, *, code: str, detail: str) -> None:
 
 def cancel(*, run_id: int, by: User) -> EvalRun:
     """Cancel what is queued; what is in flight may still come in, and is kept and not scored."""
+    permissions.require_can_run(by)
     with transaction.atomic():
         run = EvalRun.objects.select_for_update().get(pk=run_id)
         require_move(f"Run {run.pk}", RUN_MOVES, run.state, RunState.CANCELLED)
@@ -267,6 +269,7 @@ def cancel(*, run_id: int, by: User) -> EvalRun:
 
 def run_again(*, run_id: int, by: User) -> EvalRun:
     """Queue the masked and unscored rollouts of a scored run again. Scored ones are never touched."""
+    permissions.require_can_run(by)
     with transaction.atomic():
         run = EvalRun.objects.select_for_update().select_related("backend").get(pk=run_id)
         require_move(f"Run {run.pk}", RUN_MOVES, run.state, RunState.QUEUED)

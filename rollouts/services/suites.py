@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from rollouts import audit
+from rollouts import audit, permissions
 from rollouts.errors import Conflict
 from rollouts.models import Case, Suite
 from rollouts.services.names import require_slug
@@ -21,6 +21,7 @@ def seal(*, name: str, data: bytes, by: User, source: str = "") -> Suite:
 
     Raises `InvalidInput` with line and field; then nothing is written.
     """
+    permissions.require_can_register(by)
     require_slug("name", name)
     parsed = parse_suite(data, source=source or name)
     with transaction.atomic():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -58,6 +59,8 @@ class Command(BaseCommand):
         with log_path.open("ab") as log:
             self.worker = Child("worker", WORKER, log=log)
             try:
+                demo.ensure_candidate(world, "r1", baseline=True)
+                demo.ensure_candidate(world, round_name)  # both are built while the first is adopted
                 self._adopt_baseline(world)
                 candidate = self._evaluate(world, round_name)
                 self._report(candidate)
@@ -107,10 +110,11 @@ class Command(BaseCommand):
         return self._wait(candidate, lambda c: c.state not in {"approved", "publishing"}, "publishing")
 
     def _watch(self, active: list[EvalRun]) -> None:
+        interval = 1 if sys.stderr.isatty() else 20  # a log wants few lines
         with ExitStack() as stack:
             bars = {
                 run.pk: stack.enter_context(
-                    tqdm(total=run.planned, desc=f"{run.label} on {run.suite.name}", unit="case", position=position)
+                    tqdm(total=run.planned, desc=f"{run.label} on {run.suite.name}", unit="case", position=position, mininterval=interval)
                 )
                 for position, run in enumerate(active)
             }
