@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.test import TransactionTestCase
 
 from rollouts import append_only
@@ -60,15 +60,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-_plain_teardown = TransactionTestCase._fixture_teardown
+# What migrate fills; everything else is a test's own.
+KEPT_TABLES = {"django_migrations", "django_content_type", "auth_permission"}
 
 
-def _teardown_with_triggers_lifted(self: TransactionTestCase) -> None:
-    with append_only.lifted(connections["default"]):
-        _plain_teardown(self)
+def _empty_every_table(self: TransactionTestCase) -> None:
+    """Django's flush truncates and runs post_migrate again: two seconds a test on PostgreSQL, where this takes 0.1."""
+    connection = connections["default"]
+    with transaction.atomic(), append_only.lifted(connection), connection.cursor() as cursor:
+        for table in set(connection.introspection.django_table_names(only_existing=True)) - KEPT_TABLES:
+            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
+        connection.check_constraints()
 
 
-TransactionTestCase._fixture_teardown = _teardown_with_triggers_lifted  # type: ignore[method-assign]
+TransactionTestCase._fixture_teardown = _empty_every_table  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session")

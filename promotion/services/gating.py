@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -103,11 +104,17 @@ def judge_if_measured(candidate_id: int) -> bool:
     if candidate is None:
         return False
     if candidate.baseline:
-        return candidate.state == CandidateState.BUILT and judge_now(candidate_id) is not None
-    policy = evidence_module.current_policy(candidate.track_id)
-    if candidate.state != CandidateState.EVALUATING or policy is None or active_runs(candidate, policy):
+        ready = candidate.state == CandidateState.BUILT
+    else:
+        policy = evidence_module.current_policy(candidate.track_id)
+        ready = candidate.state == CandidateState.EVALUATING and policy is not None
+        ready = ready and not active_runs(candidate, policy)
+    if not ready:
         return False
-    judge_now(candidate_id)
+    try:
+        judge_now(candidate_id)
+    except Conflict:
+        return False  # somebody moved the candidate in between
     return True
 
 
@@ -128,6 +135,8 @@ def judge_now(candidate_id: int) -> Evidence:
     """Freeze the evidence as it stands, judge it, and move the candidate to blocked or in review."""
     with transaction.atomic():
         candidate = locked_candidate(candidate_id)
+        if candidate.state not in JUDGED_STATES and not (candidate.baseline and candidate.state == CandidateState.BUILT):
+            raise Conflict(f"{candidate} is {candidate.state.replace('_', ' ')}; it is not judged in that state.")
         evidence, outcomes = freeze(candidate)
         blocked = [
             f"{name}: {outcome.reason}"
@@ -148,6 +157,24 @@ def judge_now(candidate_id: int) -> Evidence:
             blocked_by=[reason[:500] for reason in blocked],
         )
     return evidence
+
+
+def judge_after_run(*, run_id: int, **_: Any) -> None:
+    """A run closed: judge the candidates that waited for it, and those whose evidence it changed."""
+    gguf_id = EvalRun.objects.values_list("subject__adapter_id", flat=True).get(pk=run_id)
+    tracks = Candidate.objects.filter(gguf_id=gguf_id).values("track_id")
+    for candidate in Candidate.objects.filter(track__in=tracks, state__in=JUDGED_STATES):
+        if candidate.state == CandidateState.EVALUATING:
+            judge_if_measured(candidate.pk)
+        elif not is_current(candidate):
+            with suppress(Conflict):  # somebody moved the candidate in between
+                judge_now(candidate.pk)
+
+
+def is_current(candidate: Candidate) -> bool:
+    """Whether the newest stored evidence is that of the present state."""
+    newest = Evidence.objects.filter(candidate=candidate).values_list("digest", flat=True).first()
+    return newest == evidence_module.build(candidate).digest
 
 
 def freeze(candidate: Candidate) -> tuple[Evidence, list[tuple[str, GateOutcome]]]:

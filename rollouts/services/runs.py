@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import Count, Exists, Max, OuterRef, Q
 from django.utils import timezone
 
@@ -37,6 +37,7 @@ from rollouts.models import (
     Subject,
     Suite,
 )
+from rollouts.signals import run_closed
 from rollouts.states import require_move
 
 log = logging.getLogger(__name__)
@@ -124,8 +125,7 @@ def work_shard(run_id: int) -> int:
 
 
 async def _shard(run: EvalRun, claim: Claim, kind: BackendKind) -> int:
-    files = await asyncio.to_thread(_subject_files, run.subject)
-    async with kind.open(files) as opened:
+    async with kind.open(_subject_files(run.subject)) as opened:
         await asyncio.to_thread(_pin_facts, run.pk, opened)
         recorder = ShardRecorder(
             claim=claim,
@@ -169,8 +169,11 @@ def _subject_files(subject: Subject) -> SubjectFiles:
 def _pin_facts(run_id: int, opened: Opened) -> None:
     """The first shard pins what answered; a later shard that finds something else makes the run invalid."""
     facts = dict(opened.facts)
-    EvalRun.objects.filter(pk=run_id, server_facts__isnull=True).update(server_facts=facts)
-    pinned = EvalRun.objects.values_list("server_facts", flat=True).get(pk=run_id)
+    try:
+        EvalRun.objects.filter(pk=run_id, server_facts__isnull=True).update(server_facts=facts)
+        pinned = EvalRun.objects.values_list("server_facts", flat=True).get(pk=run_id)
+    finally:
+        connection.close()  # of the thread that this runs in, which nothing else would close
     if pinned != facts:
         changed = sorted(name for name in {*pinned, *facts} if pinned.get(name) != facts.get(name))
         raise BackendUnavailable("server_changed", f"The server changed during the run: {', '.join(changed)}.")
@@ -219,6 +222,7 @@ def close_if_done(run_id: int) -> bool:
             cancelled=run.cancelled,
             look=look.number,
         )
+        transaction.on_commit(lambda: run_closed.send(sender=EvalRun, run_id=run_id), robust=True)
     return True
 
 
