@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from django.contrib.auth.models import User
@@ -62,9 +63,33 @@ def hash_of(fields: Fields) -> str:
     return hasher.hexdigest()
 
 
+class Token(NamedTuple):
+    """The API token that the present request acts with."""
+
+    user_id: int
+    key: str
+
+
+_token: ContextVar[Token | None] = ContextVar("assay_api_token", default=None)
+TOKEN_KEY_SHOWN = 8
+
+
+def acts_with_token(token: Token | None) -> None:
+    """Set by the API's authentication, and cleared before and after each request by its middleware."""
+    _token.set(token)
+
+
 def actor_of(by: User | str) -> str:
-    """`user:<name>` for a person; system tasks pass `system:<task>` themselves."""
-    return by if isinstance(by, str) else f"user:{by.get_username()}"
+    """`user:<name>` for a person, `token:<name>:<start of the token>` where that person's API token acts.
+
+    System tasks pass `system:<task>` themselves.
+    """
+    if isinstance(by, str):
+        return by
+    token = _token.get()
+    if token is not None and token.user_id == by.pk:
+        return f"token:{by.get_username()}:{token.key[:TOKEN_KEY_SHOWN]}"
+    return f"user:{by.get_username()}"
 
 
 def record(action: str, *, subject: Model, actor: User | str, **data: Any) -> AuditEvent:

@@ -1,7 +1,7 @@
 """Roles, and who may do which verb with runs, suites and backends: one function a verb.
 
-Each raises `NotAllowed` with the reason, or returns. An inactive person may do nothing. `promotion.permissions` adds
-the verbs of the governance app on the same roles.
+Each raises `NotAllowed` with the reason, or returns. An inactive person may do nothing. `promotion.permissions`
+adds the verbs of the governance app on the same roles.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def groups_of(person: Person) -> set[str]:
 def require_roles(person: Person, roles: Sequence[str], verb: str) -> None:
     """Raises `NotAllowed` unless the person is active and in one of `roles`."""
     if not person.is_active or not groups_of(person) & set(roles):
-        raise NotAllowed(f"{person.get_username() or 'Nobody'} may not {verb}: that needs {' or '.join(roles)}.")
+        who = person.get_username() or "Nobody"
+        raise NotAllowed(f"{who} may not {verb}: that needs {' or '.join(roles)}.")
 
 
 def require_can_read(person: Person) -> None:

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+
+from rollouts.errors import NotFound
 from rollouts.hashing import sha256_json
-from rollouts.models import BaseModel
+from rollouts.models import (
+    ACTIVE_RUN_STATES,
+    AuditEvent,
+    Backend,
+    BaseModel,
+    Case,
+    EvalRun,
+    Invocation,
+    Look,
+    ModelCall,
+    Rollout,
+    RolloutState,
+    Subject,
+    Suite,
+)
+
+METRICS = ("decision", "tool", "exact", "safe", "json_valid")
+MAX_CALLS_SHOWN = 50
 
 
 def local_subject_digest(
@@ -21,3 +43,357 @@ def local_subject_digest(
             "sampling": sampling,
         }
     )
+
+
+# eval runs
+
+
+def runs_where(*, state: str = "", suite: str = "", subject: str = "", label: str = "") -> QuerySet[EvalRun]:
+    """Eval runs by state, suite name, beginning of the subject's digest, and words of the label."""
+    runs = EvalRun.objects.select_related("suite", "backend", "subject", "created_by")
+    if state:
+        runs = runs.filter(state=state)
+    if suite:
+        runs = runs.filter(suite__name=suite)
+    if subject:
+        runs = runs.filter(subject__digest__startswith=subject.lower())
+    if label:
+        runs = runs.filter(label__icontains=label)
+    return runs
+
+
+def run_by_id(run_id: int) -> EvalRun:
+    run = (
+        EvalRun.objects.select_related("suite", "backend", "subject__base", "created_by")
+        .filter(pk=run_id)
+        .first()
+    )
+    if run is None:
+        raise NotFound("There is no such eval run.")
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Rollouts of a run that a metric applies to."""
+
+    name: str
+    right: int
+    wrong: int
+
+    @property
+    def n(self) -> int:
+        return self.right + self.wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    state: str
+    kind: str
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a run page shows of a run's rollouts. Latencies are nearest rank; None where nothing was measured."""
+
+    run: EvalRun
+    states: dict[str, int]
+    failures: list[Failure]
+    metrics: list[Metric]
+    measured: int
+    p50_ms: float | None
+    p95_ms: float | None
+    look: int | None
+
+    @property
+    def done(self) -> int:
+        return self.run.planned - self.states["queued"] - self.states["running"]
+
+    @property
+    def active(self) -> bool:
+        return self.run.state in ACTIVE_RUN_STATES
+
+    @property
+    def can_run_again(self) -> bool:
+        return self.run.state == "scored" and bool(self.states["masked"] + self.states["unscored"])
+
+
+def run_summary(run: EvalRun) -> RunSummary:
+    """Five queries, whatever the number of rollouts."""
+    rows = run.rollouts.order_by()
+    states = dict.fromkeys(RolloutState.values, 0)
+    failures: list[Failure] = []
+    for state, kind, n in rows.values_list("state", "failure_kind").annotate(n=Count("id")):
+        states[state] += n
+        if kind:
+            failures.append(Failure(state, kind, n))
+    counts = rows.aggregate(
+        measured=Count("latency_ms"),
+        **{f"{metric}_right": Count("id", filter=Q(**{metric: True})) for metric in METRICS},
+        **{f"{metric}_wrong": Count("id", filter=Q(**{metric: False})) for metric in METRICS},
+    )
+    look = Look.objects.filter(suite_id=run.suite_id, subject_id=run.subject_id).values_list(
+        "number", flat=True
+    )
+    return RunSummary(
+        run=run,
+        states=states,
+        failures=sorted(failures, key=lambda failure: (-failure.n, failure.kind)),
+        metrics=[Metric(name, counts[f"{name}_right"], counts[f"{name}_wrong"]) for name in METRICS],
+        measured=counts["measured"],
+        p50_ms=_percentile(rows, counts["measured"], 50),
+        p95_ms=_percentile(rows, counts["measured"], 95),
+        look=look.first(),
+    )
+
+
+def _percentile(rows: QuerySet[Rollout], measured: int, q: int) -> float | None:
+    if not measured:
+        return None
+    rank = -(-q * measured // 100)
+    latencies = (
+        rows.filter(latency_ms__isnull=False).order_by("latency_ms").values_list("latency_ms", flat=True)
+    )
+    return float(latencies[rank - 1])
+
+
+# rollouts
+
+
+def rollouts_where(
+    run: EvalRun, *, state: str = "", family: str = "", wrong: str = "", kind: str = "", key: str = ""
+) -> QuerySet[Rollout]:
+    """A run's rollouts by state, family, a metric that is wrong, failure kind, and the case's key."""
+    rollouts = run.rollouts.select_related("case")
+    if state:
+        rollouts = rollouts.filter(state=state)
+    if family:
+        rollouts = rollouts.filter(case__family=family)
+    if wrong:
+        assert wrong in METRICS, wrong
+        rollouts = rollouts.filter(**{wrong: False})
+    if kind:
+        rollouts = rollouts.filter(failure_kind=kind)
+    if key:
+        rollouts = rollouts.filter(case__key__icontains=key)
+    return rollouts
+
+
+def rollout_by_id(rollout_id: int) -> Rollout:
+    related = ("case__suite", "run__suite", "run__backend", "run__subject")
+    rollout = Rollout.objects.select_related(*related).filter(pk=rollout_id).first()
+    if rollout is None:
+        raise NotFound("There is no such rollout.")
+    return rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """An invocation with its model calls, oldest first."""
+
+    invocation: Invocation
+    calls: list[ModelCall]
+
+
+def executions_of(rollout: Rollout) -> list[Execution]:
+    """Every invocation of a rollout, the first 50 calls of all of them with their bodies. Two queries."""
+    invocations = list(rollout.invocations.select_related("claim").order_by("id")[:MAX_CALLS_SHOWN])
+    calls = (
+        ModelCall.objects.filter(invocation__in=invocations)
+        .select_related("request", "response")
+        .order_by("invocation_id", "turn", "attempt")[:MAX_CALLS_SHOWN]
+    )
+    by_invocation: dict[int, list[ModelCall]] = {}
+    for call in calls:
+        by_invocation.setdefault(call.invocation_id, []).append(call)
+    return [Execution(invocation, by_invocation.get(invocation.pk, [])) for invocation in invocations]
+
+
+def call_by_id(call_id: int) -> ModelCall:
+    call = ModelCall.objects.select_related("request", "response").filter(pk=call_id).first()
+    if call is None:
+        raise NotFound("There is no such model call.")
+    return call
+
+
+# comparing two runs case by case
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A candidate's run, the champion's on the same suite if there is one, and the metric that is compared."""
+
+    candidate: int
+    champion: int | None
+    metric: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseOutcome:
+    """A case that is not right on both sides. `then` and `now`: right, wrong, missing; `then` None without champion."""
+
+    case_id: int
+    suite_id: int
+    family: str
+    expects_call: bool
+    then: str | None
+    now: str
+
+    @property
+    def turn(self) -> str:
+        """lost (right to wrong), won, wrong (on both sides, or with no champion), missing."""
+        if "missing" in (self.then, self.now):
+            return "missing"
+        if self.now == "right":
+            return "won"
+        return "lost" if self.then == "right" else "wrong"
+
+
+def cases_not_right(pairs: Iterable[Pair]) -> list[CaseOutcome]:
+    """Cases that either side did not get right, each case's samples reduced to one value. One query."""
+    pairs = list(pairs)
+    if not pairs:
+        return []
+    ours = {pair.candidate: pair.metric for pair in pairs}
+    theirs = {pair.champion: pair.metric for pair in pairs if pair.champion is not None}
+    applies = _any(Q(run_id=run, **_applies(metric)) for run, metric in {**ours, **theirs}.items())
+    rows = (
+        Rollout.objects.filter(applies)
+        .order_by()
+        .values("case_id", "case__suite_id", "case__family", "case__expects_call")
+        .annotate(**_side("now", ours), **_side("then", theirs))
+        .filter(Q(now_wrong__gt=0) | Q(now_open__gt=0) | Q(then_wrong__gt=0) | Q(then_open__gt=0))
+    )
+    with_champion = bool(theirs)
+    return [
+        CaseOutcome(
+            row["case_id"],
+            row["case__suite_id"],
+            row["case__family"],
+            row["case__expects_call"],
+            _value(row, "then") if with_champion and row["then_n"] else None,
+            _value(row, "now"),
+        )
+        for row in rows
+    ]
+
+
+def _applies(metric: str) -> dict[str, bool]:
+    return {"tool": {"case__expects_call": True}, "safe": {"case__expects_call": False}}.get(metric, {})
+
+
+def _side(name: str, metrics: dict[int, str]) -> dict[str, Count]:
+    wrong = _any(Q(run_id=run, **{metric: False}) for run, metric in metrics.items())
+    mine = Q(run_id__in=list(metrics))
+    return {
+        f"{name}_wrong": Count("id", filter=wrong),
+        f"{name}_open": Count("id", filter=mine & ~Q(state=RolloutState.SCORED)),
+        f"{name}_n": Count("id", filter=mine),
+    }
+
+
+def _any(conditions: Iterable[Q]) -> Q:
+    found = Q(pk__in=[])
+    for condition in conditions:
+        found |= condition
+    return found
+
+
+def _value(row: dict[str, Any], side: str) -> str:
+    if row[f"{side}_wrong"]:
+        return "wrong"
+    return "missing" if row[f"{side}_open"] or not row[f"{side}_n"] else "right"
+
+
+def rollouts_of_cases(run_ids: Iterable[int], case_ids: Iterable[int]) -> dict[int, dict[int, Rollout]]:
+    """case -> run -> the sample to show: a wrong or unfinished one before a right one, else the first."""
+    rows = Rollout.objects.filter(run_id__in=list(run_ids), case_id__in=list(case_ids)).select_related("case")
+    found: dict[int, dict[int, Rollout]] = {}
+    for rollout in rows.order_by("sample_index"):
+        sides = found.setdefault(rollout.case_id, {})
+        if rollout.run_id not in sides or (rollout.state != RolloutState.SCORED):
+            sides[rollout.run_id] = rollout
+    return found
+
+
+# suites, backends, base models
+
+
+def suites() -> QuerySet[Suite]:
+    return Suite.objects.select_related("sealed_by")
+
+
+def suite_by_name(name: str, version: int) -> Suite:
+    suite = suites().filter(name=name, version=version).first()
+    if suite is None:
+        raise NotFound("There is no such suite.")
+    return suite
+
+
+def family_sizes(suite: Suite) -> list[dict[str, Any]]:
+    """Per family: cases, and those in which a call is right. One query."""
+    rows = Case.objects.filter(suite=suite).order_by("family").values("family")
+    return list(rows.annotate(n=Count("id"), calls=Count("id", filter=Q(expects_call=True))))
+
+
+def cases_where(suite: Suite, *, family: str = "", key: str = "") -> QuerySet[Case]:
+    cases = Case.objects.filter(suite=suite)
+    if family:
+        cases = cases.filter(family=family)
+    return cases.filter(key__icontains=key) if key else cases
+
+
+def case_by_id(case_id: int) -> Case:
+    case = Case.objects.select_related("suite").filter(pk=case_id).first()
+    if case is None:
+        raise NotFound("There is no such case.")
+    return case
+
+
+def backends_in_use() -> QuerySet[Backend]:
+    """The newest revision of each backend."""
+    newest = Backend.objects.filter(name=OuterRef("name")).order_by("-revision").values("pk")[:1]
+    return Backend.objects.filter(pk=Subquery(newest)).select_related("created_by")
+
+
+def revisions_of(name: str) -> QuerySet[Backend]:
+    return Backend.objects.filter(name=name).select_related("created_by")
+
+
+def base_models() -> QuerySet[BaseModel]:
+    return BaseModel.objects.select_related("artifact", "created_by")
+
+
+def subject_by_digest(digest: str) -> Subject | None:
+    return Subject.objects.select_related("base").filter(digest=digest).first()
+
+
+# audit
+
+
+def events_where(
+    *,
+    action: str = "",
+    actor: str = "",
+    subject: str = "",
+    since_us: int | None = None,
+    until_us: int | None = None,
+) -> QuerySet[AuditEvent]:
+    """Audit events by action, actor, label of the subject, and time in microseconds (from, until)."""
+    events = AuditEvent.objects.all()
+    if action:
+        events = events.filter(action=action)
+    if actor:
+        events = events.filter(actor__icontains=actor)
+    if subject:
+        events = events.filter(subject_label__icontains=subject)
+    if since_us is not None:
+        events = events.filter(at_us__gte=since_us)
+    return events if until_us is None else events.filter(at_us__lt=until_us)
+
+
+def events_of(subject_type: str, subject_id: int) -> QuerySet[AuditEvent]:
+    """What happened to one thing, newest first."""
+    found = AuditEvent.objects.filter(subject_type=subject_type, subject_id=str(subject_id))
+    return found.order_by("-sequence")

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,10 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from rollouts.backends.base import Backend as BackendKind
+from rollouts.capture.bulk import insert_many, insert_new, update_many
 from rollouts.engine import claims
 from rollouts.engine.runner import Attempt, LeaseLost, Work
-from rollouts.failures import MASKING_KINDS, CallFailed
+from rollouts.failures import MASKING_KINDS
 from rollouts.hashing import sha256_bytes
 from rollouts.models import (
     Backend,
@@ -39,14 +40,46 @@ from rollouts.scoring.decision import DecisionScore, score
 
 log = logging.getLogger(__name__)
 
+OUTCOME_FIELDS = (
+    *("state", "failure_kind", "failure_reason"),
+    *("answer", "finish_reason", "latency_ms", "prompt_tokens", "completion_tokens"),
+    *("answer_class", "json_valid", "decision", "tool", "exact", "safe"),
+)
+CALL_FIELDS = (
+    *("state", "status", "error_kind", "error_text", "provider_response_id", "response", "response_headers"),
+    *("prompt_tokens", "completion_tokens", "cost_microusd", "latency_ms", "first_byte_ms"),
+)
+NEW_CALL_FIELDS = (
+    *("invocation", "turn", "attempt", "dialect", "state"),
+    *("error_kind", "error_text", "provider_response_id", "request", "created_at"),
+)
 GROUP = 256  # operations in one commit at most
 MAX_HEADERS_CHARS = 8000
 
 
 @dataclass(frozen=True, slots=True)
-class _Operation:
-    run: Callable[[bool], Any]  # given whether the claim is still held
+class _Claim:
+    limit: int
     future: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    work: Work
+    failed: Attempt
+    attempt: int
+    future: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Finish:
+    work: Work
+    last: Attempt
+    outcome: tuple[Any, ...]
+    future: asyncio.Future[Any]
+
+
+_Operation = _Claim | _Retry | _Finish
 
 
 class ShardRecorder:
@@ -73,20 +106,21 @@ class ShardRecorder:
     # what the runner calls, on the loop
 
     async def claim(self, limit: int) -> list[Work]:
-        return await self._submit(lambda held: self._take(limit) if held else _lost())
+        return await self._submit(_Claim(limit, self._future()))
 
     async def retry(self, work: Work, failed: Attempt, attempt: int) -> int:
-        return await self._submit(lambda held: self._open_retry(work, failed, attempt, held))
+        return await self._submit(_Retry(work, failed, attempt, self._future()))
 
     def finish(self, work: Work, last: Attempt) -> Awaitable[None]:
-        outcome = _outcome(work, last)
-        return self._submit(lambda held: self._finish(work, last, outcome, held))
+        return self._submit(_Finish(work, last, _outcome(work, last), self._future()))
 
-    def _submit(self, run: Callable[[bool], Any]) -> asyncio.Future[Any]:
+    def _future(self) -> asyncio.Future[Any]:
         self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._operations.put(_Operation(run, future))
-        return future
+        return self._loop.create_future()
+
+    def _submit(self, operation: _Operation) -> asyncio.Future[Any]:
+        self._operations.put(operation)
+        return operation.future
 
     # the writer thread
 
@@ -134,83 +168,108 @@ class ShardRecorder:
             if len(group) > 1:
                 for operation in group:
                     self._commit([operation])
-        for operation, result in zip(group, results, strict=False):
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(_resolve, operation.future, result)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(_resolve, group[: len(results)], results)
 
     def _transact(self, group: list[_Operation]) -> list[Any]:
+        """One transaction. Attempts that came in are completed in bulk, then each operation gets its result."""
+        finishes = [operation for operation in group if isinstance(operation, _Finish)]
+        retries = [operation for operation in group if isinstance(operation, _Retry)]
         with transaction.atomic():
             held = claims.hold(self._claim.pk)
-            return [operation.run(held) for operation in group]
+            self._complete([*(done.last for done in finishes), *(retry.failed for retry in retries)])
+            self._close(finishes, held)
+            return [self._result(operation, held) for operation in group]
+
+    def _result(self, operation: _Operation, held: bool) -> Any:
+        if not held:
+            return LeaseLost("The lease ran out and the work was given to another worker.")
+        if isinstance(operation, _Claim):
+            return self._take(operation.limit)
+        if isinstance(operation, _Retry):
+            return self._open_retry(operation)
+        return None
 
     def _take(self, limit: int) -> list[Work]:
-        rollouts = claims.take(claim_id=self._claim.pk, run_id=self._claim.run_id, limit=limit)
+        taken = claims.take(claim_id=self._claim.pk, run_id=self._claim.run_id, limit=limit)
         now = timezone.now()
-        invocations = Invocation.objects.bulk_create(
-            Invocation(rollout=rollout, claim=self._claim, started_at=now) for rollout in rollouts
-        )
         requests = [
             self._kind.request(
-                messages=rollout.case.content["messages"],
+                messages=content["messages"],
                 sampling=self._sampling,
-                sample_index=rollout.sample_index,
+                sample_index=sample_index,
                 remote_model=self._remote,
             )
-            for rollout in rollouts
+            for _, sample_index, content in taken
         ]
         digests = _store_payloads([request.body for request in requests])
-        calls = ModelCall.objects.bulk_create(
-            ModelCall(invocation=invocation, dialect=request.dialect, request_id=digest, created_at=now)
-            for invocation, request, digest in zip(invocations, requests, digests, strict=True)
+        running = str(InvocationState.RUNNING)
+        invocations = insert_many(
+            Invocation,
+            ("rollout", "claim", "state", "started_at"),
+            [(rollout_id, self._claim.pk, running, now) for rollout_id, _, _ in taken],
+        )
+        calls = insert_many(
+            ModelCall,
+            NEW_CALL_FIELDS,
+            [
+                (invocation, 0, 1, request.dialect, str(CallState.OPEN), "", "", "", digest, now)
+                for invocation, request, digest in zip(invocations, requests, digests, strict=True)
+            ],
         )
         return [
-            Work(rollout.pk, invocation.pk, call.pk, rollout.case.content, request)
-            for rollout, invocation, call, request in zip(rollouts, invocations, calls, requests, strict=True)
+            Work(rollout_id, invocation, call, content, request)
+            for (rollout_id, _, content), invocation, call, request in zip(
+                taken, invocations, calls, requests, strict=True
+            )
         ]
 
-    def _open_retry(self, work: Work, failed: Attempt, attempt: int, held: bool) -> Any:
-        self._complete(failed)
-        if not held:
-            return _lost()
-        first = ModelCall.objects.get(pk=work.call_id)
+    def _open_retry(self, retry: _Retry) -> int:
+        first = ModelCall.objects.get(pk=retry.work.call_id)
         call = ModelCall.objects.create(
-            invocation_id=work.invocation_id,
-            attempt=attempt,
+            invocation_id=retry.work.invocation_id,
+            attempt=retry.attempt,
             dialect=first.dialect,
             request_id=first.request_id,
             created_at=timezone.now(),
         )
         return call.pk
 
-    def _finish(self, work: Work, last: Attempt, outcome: dict[str, Any], held: bool) -> Any:
-        self._complete(last)
-        state = InvocationState.FINISHED if held else InvocationState.LATE
+    def _close(self, finishes: list[_Finish], held: bool) -> None:
+        """Invocations are finished, or late where the claim is gone; only a held claim's rollouts get a result."""
         now = timezone.now()
-        Invocation.objects.filter(pk=work.invocation_id).update(state=state, finished_at=now)
-        if not held:
-            return _lost()
-        Rollout.objects.filter(pk=work.rollout_id, claim=self._claim, state=RolloutState.RUNNING).update(
-            claim=None, finished_at=now, **outcome
+        Invocation.objects.filter(pk__in=[done.work.invocation_id for done in finishes]).update(
+            state=InvocationState.FINISHED if held else InvocationState.LATE, finished_at=now
         )
-        return None
+        if held:
+            rows = [(done.work.rollout_id, (None, now, *done.outcome)) for done in finishes]
+            update_many(Rollout, ("claim", "finished_at", *OUTCOME_FIELDS), rows)
 
-    def _complete(self, attempt: Attempt) -> None:
+    def _complete(self, attempts: list[Attempt]) -> None:
+        bodies = [attempt.body for attempt in attempts if attempt.body is not None]
+        digests = dict(zip(map(id, bodies), _store_payloads(bodies), strict=True))
+        now = timezone.now()
+        rows = [
+            (attempt.call_id, (*self._call_columns(attempt, digests.get(id(attempt.body))), now))
+            for attempt in attempts
+        ]
+        update_many(ModelCall, (*CALL_FIELDS, "finished_at"), rows)
+
+    def _call_columns(self, attempt: Attempt, response: str | None) -> tuple[Any, ...]:
         done, error = attempt.completion, attempt.error
-        body = _store_payloads([attempt.body])[0] if attempt.body is not None else None
-        ModelCall.objects.filter(pk=attempt.call_id).update(
-            state=CallState.FAILED if error else CallState.ANSWERED,
-            status=attempt.status,
-            error_kind=error.kind if error else "",
-            error_text=shown(error.message)[:2000] if error else "",
-            provider_response_id=shown(done.response_id or "")[:200] if done else "",
-            response_id=body,
-            response_headers=_bounded_headers(attempt.headers),
-            prompt_tokens=done.prompt_tokens if done else None,
-            completion_tokens=done.completion_tokens if done else None,
-            cost_microusd=self._cost(done.prompt_tokens, done.completion_tokens) if done else None,
-            latency_ms=attempt.latency_ms,
-            first_byte_ms=attempt.first_byte_ms,
-            finished_at=timezone.now(),
+        return (
+            CallState.FAILED if error else CallState.ANSWERED,
+            attempt.status,
+            error.kind if error else "",
+            shown(error.message)[:2000] if error else "",
+            shown(done.response_id or "")[:200] if done else "",
+            response,
+            _bounded_headers(attempt.headers),
+            done.prompt_tokens if done else None,
+            done.completion_tokens if done else None,
+            self._cost(done.prompt_tokens, done.completion_tokens) if done else None,
+            attempt.latency_ms,
+            attempt.first_byte_ms,
         )
 
     def _cost(self, prompt_tokens: int | None, completion_tokens: int | None) -> int | None:
@@ -221,73 +280,74 @@ class ShardRecorder:
         return -(-total // 1_000_000)
 
 
-def _lost() -> LeaseLost:
-    return LeaseLost("The lease ran out and the work was given to another worker.")
-
-
-def _resolve(future: asyncio.Future[Any], result: Any) -> None:
-    if future.done():
-        return
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
+def _resolve(group: list[_Operation], results: list[Any]) -> None:
+    for operation, result in zip(group, results, strict=True):
+        if operation.future.done():
+            continue
+        if isinstance(result, Exception):
+            operation.future.set_exception(result)
+        else:
+            operation.future.set_result(result)
 
 
 def _store_payloads(bodies: list[bytes]) -> list[str]:
     digests = [sha256_bytes(body) for body in bodies]
-    Payload.objects.bulk_create(
-        (
-            Payload(sha256=digest, size_bytes=len(body), data=zlib.compress(body, 1))
-            for digest, body in dict(zip(digests, bodies, strict=True)).items()
-        ),
-        ignore_conflicts=True,
-    )
+    new = dict(zip(digests, bodies, strict=True))
+    # in order of digest, so that two workers that store the same bodies lock them in the same order
+    rows = [(digest, len(new[digest]), zlib.compress(new[digest], 1)) for digest in sorted(new)]
+    insert_new(Payload, ("sha256", "size_bytes", "data"), rows)
     return digests
 
 
-def _outcome(work: Work, last: Attempt) -> dict[str, Any]:
-    """The columns of the finished rollout: scored, masked, or (where our own scorer failed) unscored."""
+def _outcome(work: Work, last: Attempt) -> tuple[Any, ...]:
+    """The columns of OUTCOME_FIELDS: scored, masked, or (where our own scorer failed) unscored."""
     if last.error is not None:
-        return _failed(last.error)
+        kind = last.error.kind
+        state = RolloutState.MASKED if kind in MASKING_KINDS else RolloutState.UNSCORED
+        return (state, kind, shown(last.error.message)[:2000], None, "", None, None, None, *_scores(None))
     done = last.completion
     assert done is not None
-    facts: dict[str, Any] = {
-        "answer": None if done.text is None else shown(done.text),
-        "finish_reason": shown(done.finish_reason or "")[:40],
-        "latency_ms": last.latency_ms,
-        "prompt_tokens": done.prompt_tokens,
-        "completion_tokens": done.completion_tokens,
-    }
+    facts = (
+        None if done.text is None else shown(done.text),
+        shown(done.finish_reason or "")[:40],
+        last.latency_ms,
+        done.prompt_tokens,
+        done.completion_tokens,
+    )
+    tools, schemas = _tools(work.content["tools"])
     try:
         result = score(
             expected=work.content["expected"],
-            tools=work.content["tools"],
+            tools=tools,
             answer=done.text or "",
             finish_reason=done.finish_reason,
-            tool_schemas=work.content.get("tool_schemas"),
+            tool_schemas=schemas,
         )
     except Exception as error:
         # the answer is kept: a scorer's fault is never the model's 0
-        reason = f"{type(error).__name__}: {error}"[:500]
-        return {"state": RolloutState.UNSCORED, "failure_kind": "scorer", "failure_reason": shown(reason), **facts}
-    return {"state": RolloutState.SCORED, **facts, **_score_columns(result)}
+        reason = shown(f"{type(error).__name__}: {error}"[:500])
+        return (RolloutState.UNSCORED, "scorer", reason, *facts, *_scores(None))
+    return (RolloutState.SCORED, "", "", *facts, *_scores(result))
 
 
-def _failed(error: CallFailed) -> dict[str, Any]:
-    state = RolloutState.MASKED if error.kind in MASKING_KINDS else RolloutState.UNSCORED
-    return {"state": state, "failure_kind": error.kind, "failure_reason": shown(error.message)[:2000]}
+def _tools(tools: list[Any]) -> tuple[list[str], dict[str, Any] | None]:
+    """Names, and argument schemas where the case gives tools as objects."""
+    if not tools or isinstance(tools[0], str):
+        return tools, None
+    return [tool["name"] for tool in tools], {tool["name"]: tool.get("parameters", {}) for tool in tools}
 
 
-def _score_columns(result: DecisionScore) -> dict[str, Any]:
-    return {
-        "answer_class": str(result.answer_class),
-        "json_valid": result.json_valid,
-        "decision": result.decision,
-        "tool": result.tool,
-        "exact": result.exact,
-        "safe": result.safe,
-    }
+def _scores(result: DecisionScore | None) -> tuple[Any, ...]:
+    if result is None:
+        return ("", None, None, None, None, None)
+    return (
+        str(result.answer_class),
+        result.json_valid,
+        result.decision,
+        result.tool,
+        result.exact,
+        result.safe,
+    )
 
 
 def shown(text: str) -> str:

@@ -7,6 +7,7 @@ the sweeper locks the same row before it takes the work away: so a result is wri
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
@@ -54,16 +55,16 @@ def hold(claim_id: int) -> bool:
     )
 
 
-def take(*, claim_id: int, run_id: int, limit: int) -> list[Rollout]:
-    """Gives up to `limit` queued rollouts to a held claim, oldest first, and writes their invocations."""
+def take(*, claim_id: int, run_id: int, limit: int) -> list[tuple[int, int, dict[str, Any]]]:
+    """Gives up to `limit` queued rollouts to a held claim, oldest first: (rollout id, sample index, case content)."""
     queued = Rollout.objects.filter(run_id=run_id, run__state__in=ACTIVE_RUN_STATES, state=RolloutState.QUEUED)
     if connection.features.has_select_for_update_skip_locked:
         queued = queued.select_for_update(skip_locked=True, of=("self",))
-    rollouts = list(queued.select_related("case").order_by("id")[:limit])
-    Rollout.objects.filter(pk__in=[rollout.pk for rollout in rollouts]).update(
+    taken = list(queued.order_by("id").values_list("id", "sample_index", "case__content")[:limit])
+    Rollout.objects.filter(pk__in=[rollout_id for rollout_id, _, _ in taken]).update(
         state=RolloutState.RUNNING, claim_id=claim_id
     )
-    return rollouts
+    return taken
 
 
 def end_claim(claim_id: int) -> None:

@@ -244,7 +244,8 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     if value is None:
         return None
     try:
-        return float(int(value))
+        # bounded as a whole number first: a long row of digits does not fit into a float
+        return float(min(max(int(value), 0), 10**9))
     except ValueError:
         pass
     try:

@@ -378,7 +378,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='evalrun',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'scored'), _negated=True), ('planned', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.F('scored'), '+', models.F('masked')), '+', models.F('unscored')), '+', models.F('cancelled'))), _connector='OR'), name='evalrun_accounting_identity'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'scored'), _negated=True), models.Q(('cancelled__isnull', False), ('masked__isnull', False), ('planned', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.F('scored'), '+', models.F('masked')), '+', models.F('unscored')), '+', models.F('cancelled'))), ('scored__isnull', False), ('unscored__isnull', False)), _connector='OR'), name='evalrun_accounting_identity'),
         ),
         migrations.AddConstraint(
             model_name='evalrun',

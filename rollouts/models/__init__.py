@@ -2,6 +2,7 @@ from rollouts.models.artifacts import Artifact, BaseModel, Payload, Subject
 from rollouts.models.audit import AuditEvent
 from rollouts.models.backends import Backend
 from rollouts.models.calls import CallState, ModelCall
+from rollouts.models.idempotency import IdempotencyRecord
 from rollouts.models.runs import (
     ACTIVE_RUN_STATES,
     FINAL_ROLLOUT_STATES,
@@ -28,6 +29,7 @@ __all__ = [
     "Case",
     "Claim",
     "EvalRun",
+    "IdempotencyRecord",
     "Invocation",
     "InvocationState",
     "Look",

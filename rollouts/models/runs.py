@@ -57,7 +57,14 @@ class EvalRun(models.Model):
             models.CheckConstraint(condition=Q(state__in=RunState.values), name="evalrun_known_state"),
             models.CheckConstraint(
                 condition=~Q(state="scored")
-                | Q(planned=F("scored") + F("masked") + F("unscored") + F("cancelled")),
+                | Q(
+                    # a null count would make the sum null, which a check lets pass
+                    scored__isnull=False,
+                    masked__isnull=False,
+                    unscored__isnull=False,
+                    cancelled__isnull=False,
+                    planned=F("scored") + F("masked") + F("unscored") + F("cancelled"),
+                ),
                 name="evalrun_accounting_identity",
             ),
             models.CheckConstraint(

@@ -80,13 +80,23 @@ def plan(*, subject: Subject, suite: Suite, backend: Backend, by: User, samples:
             audit.record("run.planned", subject=run, actor=by, plan=run.plan_digest, planned=run.planned)
             send(run)
     except IntegrityError as error:
-        active = EvalRun.objects.filter(
-            suite=suite, subject=subject, samples=samples, state__in=ACTIVE_RUN_STATES
-        ).first()
+        active = _active(suite_id=suite.pk, subject_id=subject.pk, samples=samples)
         if active is None:
             raise
-        raise Conflict(f"Run {active.pk} measures the same already. Wait for it or cancel it.", run=active.pk) from error
+        raise _measured_already(active) from error
     return run
+
+
+def _active(*, suite_id: int, subject_id: int, samples: int) -> EvalRun | None:
+    """The one active run of a measurement (evalrun_one_active)."""
+    same = EvalRun.objects.filter(suite_id=suite_id, subject_id=subject_id, samples=samples)
+    return same.filter(state__in=ACTIVE_RUN_STATES).first()
+
+
+def _measured_already(active: EvalRun) -> Conflict:
+    return Conflict(
+        f"Run {active.pk} measures the same already. Wait for it or cancel it.", run=active.pk
+    )
 
 
 def send(run: EvalRun) -> None:
@@ -261,10 +271,13 @@ def cancel(*, run_id: int, by: User) -> EvalRun:
         run = EvalRun.objects.select_for_update().get(pk=run_id)
         require_move(f"Run {run.pk}", RUN_MOVES, run.state, RunState.CANCELLED)
         now = timezone.now()
-        for claim in run.claims.select_for_update().filter(ended_at__isnull=True):
-            claims.end_claim(claim.pk)
+        held = list(run.claims.select_for_update().filter(ended_at__isnull=True))
         open_rollouts = run.rollouts.filter(state__in=[RolloutState.QUEUED, RolloutState.RUNNING])
-        open_rollouts.update(state=RolloutState.CANCELLED, failure_kind="cancelled", finished_at=now)
+        open_rollouts.update(
+            state=RolloutState.CANCELLED, claim=None, failure_kind="cancelled", finished_at=now
+        )
+        for claim in held:
+            claims.end_claim(claim.pk)
         run.state, run.finished_at = RunState.CANCELLED, now
         run.save(update_fields=["state", "finished_at"])
         audit.record("run.cancelled", subject=run, actor=by)
@@ -277,6 +290,9 @@ def run_again(*, run_id: int, by: User) -> EvalRun:
     with transaction.atomic():
         run = EvalRun.objects.select_for_update().select_related("backend").get(pk=run_id)
         require_move(f"Run {run.pk}", RUN_MOVES, run.state, RunState.QUEUED)
+        active = _active(suite_id=run.suite_id, subject_id=run.subject_id, samples=run.samples)
+        if active is not None:
+            raise _measured_already(active)
         failed = run.rollouts.filter(state__in=[RolloutState.MASKED, RolloutState.UNSCORED])
         queued = failed.update(
             state=RolloutState.QUEUED,

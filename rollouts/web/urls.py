@@ -1,0 +1,26 @@
+"""The pages of the execution app."""
+
+from django.urls import path
+
+from rollouts.web import views
+
+app_name = "rollouts"
+
+urlpatterns = [
+    path("runs/", views.runs, name="runs"),
+    path("runs/<int:pk>/", views.run, name="run"),
+    path("runs/<int:pk>/cancel/", views.cancel, name="cancel"),
+    path("runs/<int:pk>/again/", views.again, name="again"),
+    path("runs/<int:pk>/rollouts/", views.rollouts, name="rollouts"),
+    path("rollouts/<int:pk>/", views.rollout, name="rollout"),
+    path("rollouts/<int:pk>/answer.txt", views.answer, name="answer"),
+    path("calls/<int:pk>/request.txt", views.body, {"part": "request"}, name="request"),
+    path("calls/<int:pk>/response.txt", views.body, {"part": "response"}, name="response"),
+    path("suites/", views.suites, name="suites"),
+    path("suites/<slug:name>/<int:version>/", views.suite, name="suite"),
+    path("cases/<int:pk>/", views.case, name="case"),
+    path("cases/<int:pk>/case.txt", views.case_json, name="case-json"),
+    path("backends/", views.backends, name="backends"),
+    path("backends/<slug:name>/", views.backend, name="backend"),
+    path("bases/", views.bases, name="bases"),
+]
