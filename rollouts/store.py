@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from django.conf import settings
@@ -14,6 +15,9 @@ from django.utils import timezone
 from rollouts.errors import NotFound, StorageFailed
 from rollouts.hashing import CHUNK_BYTES, sha256_file
 from rollouts.models import Artifact
+
+PART = ".part-"
+LEFTOVER_S = 6 * 3600  # no writing takes this long
 
 
 def path_of(sha256: str) -> Path:
@@ -45,7 +49,8 @@ def put_file(path: Path) -> Artifact:
 def _write_part(chunks: Iterable[bytes]) -> Path:
     root = Path(settings.ARTIFACTS_DIR)
     root.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".part-", dir=root)
+    discard_leftovers(root)
+    handle, name = tempfile.mkstemp(prefix=PART, dir=root)
     part = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -74,6 +79,15 @@ def _keep(part: Path) -> Artifact:
         sha256=sha256, defaults={"size_bytes": size, "created_at": timezone.now()}
     )
     return artifact
+
+
+def discard_leftovers(folder: Path) -> None:
+    """Removes the temporary files that a killed process left in a folder."""
+    oldest = time.time() - LEFTOVER_S
+    for part in folder.glob(f"{PART}*"):
+        with suppress(OSError):  # another process may be faster
+            if part.stat().st_mtime < oldest:
+                part.unlink()
 
 
 def sync_folder(folder: Path) -> None:

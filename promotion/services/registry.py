@@ -84,6 +84,7 @@ def _refused(candidate: Candidate) -> bool:
     only_signatures = all(reason.startswith(gating.APPROVAL_GATE) for reason in blocked)
     to = CandidateState.IN_REVIEW if only_signatures else CandidateState.BLOCKED
     Candidate.objects.filter(pk=candidate.pk).update(state=to)
+    _retract(candidate)
     audit.record(
         "candidate.promotion_refused",
         subject=candidate,
@@ -94,6 +95,14 @@ def _refused(candidate: Candidate) -> bool:
     return True
 
 
+def _retract(candidate: Candidate) -> None:
+    """No file without an entry: one that an earlier, killed attempt left is removed, under the candidate's lock."""
+    try:
+        export_path(candidate).unlink()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+
+
 def _write_export(candidate: Candidate, path: Path) -> None:
     """The stored bytes under the export's name: temporary file, fsync, hash, rename. Never converted again."""
     assert candidate.gguf_id is not None
@@ -102,7 +111,8 @@ def _write_export(candidate: Candidate, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and sha256_file(path) == candidate.gguf_id:
             return
-        handle, name = tempfile.mkstemp(prefix=".part-", dir=path.parent)
+        store.discard_leftovers(path.parent)
+        handle, name = tempfile.mkstemp(prefix=store.PART, dir=path.parent)
         part = Path(name)
         try:
             with os.fdopen(handle, "wb") as out, source.open("rb") as file:
@@ -127,6 +137,7 @@ def _publish_failed(candidate_id: int, reason: str) -> None:
         Candidate.objects.filter(pk=candidate_id).update(
             state=CandidateState.PUBLISH_FAILED, error_detail=reason
         )
+        _retract(candidate)
         audit.record("candidate.publish_failed", subject=candidate, actor="system:publish", reason=reason[:1000])
 
 
@@ -139,8 +150,9 @@ def _promote(candidate_id: int, path: Path) -> RegistryEntry | None:
         if candidate.state != CandidateState.PUBLISHING:
             return RegistryEntry.objects.filter(candidate=candidate).first()
         if _refused(candidate):
-            path.unlink(missing_ok=True)
             return None
+        if not path.is_file():
+            return None  # another attempt failed and took it away; the sweep publishes again
         evidence, _ = gating.freeze(candidate)
         entry = _write_entry(candidate, evidence)
         Export.objects.create(
