@@ -1,8 +1,8 @@
 """One effect for one key: a request that is sent again is answered from the record of its first time.
 
-The record is written in the transaction of the effect. A second request with the same key that comes while the first
-is at work waits for that transaction (a unique index on PostgreSQL, the write lock on SQLite), and is then answered
-from the record, or does the work itself where the first one failed. Failed requests leave no record.
+The record is written in the transaction of the effect. A second request with the same key that comes while
+the first is at work waits for that transaction (a unique index on PostgreSQL, the write lock on SQLite). Then
+it is answered from the record, or does the work itself where the first one failed: that left none.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def require_key(key: str) -> str:
 
 
 def once(*, user: User, key: str, request_digest: str, effect: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """The answer, and whether it is that of an earlier request. Raises `IdempotencyConflict`, or what `effect` does."""
+    """The answer, and whether an earlier request gave it. Raises `IdempotencyConflict`, or as `effect`."""
     require_key(key)
     _forget_expired(user)
     with transaction.atomic():
@@ -72,7 +72,9 @@ def _claim(user: User, key: str, request_digest: str) -> tuple[IdempotencyRecord
     except IntegrityError as error:
         existing = IdempotencyRecord.objects.filter(user=user, key=key).first()
         if existing is None:
-            raise Conflict("A request with this Idempotency-Key is being forgotten now. Send it again.") from error
+            raise Conflict(
+                "A request with this Idempotency-Key is being forgotten now. Send it again."
+            ) from error
         return existing, False
 
 

@@ -19,7 +19,7 @@ from promotion.export.peft_to_gguf import convert, read_back
 from promotion.export.verify import verify
 from promotion.models import CANDIDATE_MOVES, Candidate, CandidateState, Track
 from rollouts import audit, store
-from rollouts.errors import AssayError, Conflict, InvalidInput
+from rollouts.errors import AssayError, Conflict, InvalidInput, NotFound
 from rollouts.hashing import sha256_json
 from rollouts.models import Artifact, BaseModel
 from rollouts.services.names import require_slug
@@ -128,10 +128,17 @@ def _built(candidate_id: int, to: CandidateState, **values: Any) -> None:
         audit.record(f"candidate.{to}", subject=candidate, actor="system:build", **failed)
 
 
+def _locked(candidate_id: int) -> Candidate:
+    candidate = Candidate.objects.select_for_update().select_related("track").filter(pk=candidate_id).first()
+    if candidate is None:
+        raise NotFound("There is no such candidate.")
+    return candidate
+
+
 def retry_build(*, candidate_id: int, by: User) -> Candidate:
     permissions.require_can_retry(by)
     with transaction.atomic():
-        candidate = Candidate.objects.select_for_update().select_related("track").get(pk=candidate_id)
+        candidate = _locked(candidate_id)
         require_move(str(candidate), CANDIDATE_MOVES, candidate.state, CandidateState.SUBMITTED)
         candidate.state, candidate.error_detail = CandidateState.SUBMITTED, ""
         candidate.save(update_fields=["state", "error_detail"])
@@ -143,7 +150,7 @@ def retry_build(*, candidate_id: int, by: User) -> Candidate:
 def withdraw(*, candidate_id: int, by: User, reason: str) -> Candidate:
     """Take an unfinished candidate back. Its history stays."""
     with transaction.atomic():
-        candidate = Candidate.objects.select_for_update().select_related("track").get(pk=candidate_id)
+        candidate = _locked(candidate_id)
         permissions.require_can_withdraw(by, candidate.submitted_by_id)
         if not reason.strip():
             raise InvalidInput("reason", "must say why the candidate is withdrawn.")

@@ -1,4 +1,4 @@
-"""Tokens (django-rest-knox). A token acts for its person everywhere except in signing, which has no address here."""
+"""Tokens (django-rest-knox). A token acts for its person. Signing has no address here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that only HTTP knows. The exception handler maps them by their `status` like every other `AssayError`."""
+"""Errors that only HTTP knows. The exception handler maps them like every other `AssayError`."""
 
 from __future__ import annotations
 

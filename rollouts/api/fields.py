@@ -1,4 +1,4 @@
-"""Serializer fields that take a value only in its own JSON type, and serializers that name every unknown field."""
+"""Fields that take a value only in its own JSON type, and serializers that name every unknown field."""
 
 from __future__ import annotations
 
@@ -140,7 +140,10 @@ class StrictSerializer(serializers.Serializer[Any]):
         unknown = [str(name) for name in values if name not in self.fields]
         if unknown:
             raise serializers.ValidationError(
-                {name: [f"is not a field here. Known: {', '.join(self.fields) or 'none'}."] for name in unknown}
+                {
+                    name: [f"is not a field here. Known: {', '.join(self.fields) or 'none'}."]
+                    for name in unknown
+                }
             )
         return super().to_internal_value(values)
 
@@ -148,7 +151,7 @@ class StrictSerializer(serializers.Serializer[Any]):
     def _values(data: Any) -> Mapping[str, Any]:
         """Forms and queries as plain values, each name once, every text free of NUL."""
         if not isinstance(data, Mapping):
-            raise serializers.ValidationError("must be an object.")
+            raise serializers.ValidationError({"non_field_errors": ["must be an object."]})
         if not isinstance(data, QueryDict):
             return data
         for name, values in data.lists():

@@ -29,7 +29,6 @@ from rollouts.selectors import METRICS
 from rollouts.services.backends import LIMITS
 from rollouts.services.runs import MAX_SAMPLES
 
-
 DEFAULT_SAMPLING = {"temperature": 0, "max_tokens": 256}
 
 
@@ -44,7 +43,9 @@ class BackendInput(StrictSerializer):
     name = Name()
     kind = serializers.ChoiceField(choices=kinds())
     config = Document()
-    key_env = Text(max_length=100, allow_blank=True, default="", help_text="The key's variable, never the key.")
+    key_env = Text(
+        max_length=100, allow_blank=True, default="", help_text="The key's variable, never the key."
+    )
     concurrency = _limit("concurrency", 1)
     timeout_s = _limit("timeout_s", 120)
     max_attempts = _limit("max_attempts", 3)
@@ -139,7 +140,9 @@ class AuditQuery(PageQuery):
 
     def validate_action(self, action: str) -> str:
         if action not in audit.ACTIONS:
-            raise serializers.ValidationError(f"is not an audit action. Use one of: {', '.join(sorted(audit.ACTIONS))}.")
+            raise serializers.ValidationError(
+                f"is not an audit action. Use one of: {', '.join(sorted(audit.ACTIONS))}."
+            )
         return action
 
 

@@ -13,8 +13,8 @@ PREFIX = "/api/"
 
 
 class ApiMiddleware:
-    """Errors that Django answers itself (unknown address, bad host) are problem+json too, and no request leaves the
-    token it acted with to the next request of its thread."""
+    """Errors that Django answers itself (unknown address, bad host) are problem+json too, and no request
+    leaves the token it acted with to the next request of its thread."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -25,7 +25,6 @@ from rollouts.models import (
     Subject,
     Suite,
 )
-
 from rollouts.selectors import METRICS, run_summary
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -140,9 +139,9 @@ class RunOutput(serializers.ModelSerializer[EvalRun]):
     class Meta:
         model = EvalRun
         fields = [
-            "id", "uid", "url", "state", "label", "samples", "suite", "backend", "subject", "planned", "scored",
-            "masked", "unscored", "cancelled", "error_code", "error_detail", "created_by", "created_at",
-            "started_at", "finished_at",
+            "id", "uid", "url", "state", "label", "samples", "suite", "backend", "subject", "planned",
+            "scored", "masked", "unscored", "cancelled", "error_code", "error_detail", "created_by",
+            "created_at", "started_at", "finished_at",
         ]  # fmt: skip
 
 
@@ -169,7 +168,9 @@ class ProgressOutput(serializers.Serializer[Any]):
     metrics = MetricOutput(many=True)
     p50_ms = serializers.FloatField(allow_null=True)
     p95_ms = serializers.FloatField(allow_null=True)
-    look = serializers.IntegerField(allow_null=True, help_text="The how-manieth subject that this suite has seen.")
+    look = serializers.IntegerField(
+        allow_null=True, help_text="The how-manieth subject that this suite has seen."
+    )
 
 
 class RunDetail(RunOutput):
@@ -203,8 +204,8 @@ class RolloutOutput(serializers.ModelSerializer[Rollout]):
     class Meta:
         model = Rollout
         fields = [
-            "id", "url", "run", "case", "sample_index", "state", "failure_kind", "answer_class", "finish_reason",
-            "scores", "latency_ms", "prompt_tokens", "completion_tokens", "finished_at",
+            "id", "url", "run", "case", "sample_index", "state", "failure_kind", "answer_class",
+            "finish_reason", "scores", "latency_ms", "prompt_tokens", "completion_tokens", "finished_at",
         ]  # fmt: skip
 
 
@@ -237,9 +238,9 @@ class CallOutput(serializers.ModelSerializer[ModelCall]):
     class Meta:
         model = ModelCall
         fields = [
-            "id", "url", "rollout", "invocation", "turn", "attempt", "dialect", "state", "status", "error_kind",
-            "error_text", "provider_response_id", "response_headers", "prompt_tokens", "completion_tokens",
-            "cost_microusd", "latency_ms", "first_byte_ms", "created_at", "finished_at",
+            "id", "url", "rollout", "invocation", "turn", "attempt", "dialect", "state", "status",
+            "error_kind", "error_text", "provider_response_id", "response_headers", "prompt_tokens",
+            "completion_tokens", "cost_microusd", "latency_ms", "first_byte_ms", "created_at", "finished_at",
         ]  # fmt: skip
 
 
@@ -257,7 +258,12 @@ class BodyOutput(serializers.Serializer[Any]):
             encoding, body = "text", raw.decode()
         except UnicodeDecodeError:
             encoding, body = "base64", base64.b64encode(raw).decode()
-        return {"sha256": instance.sha256, "size_bytes": instance.size_bytes, "encoding": encoding, "body": body}
+        return {
+            "sha256": instance.sha256,
+            "size_bytes": instance.size_bytes,
+            "encoding": encoding,
+            "body": body,
+        }
 
 
 class CallDetail(CallOutput):
@@ -271,7 +277,7 @@ class CallDetail(CallOutput):
 
 
 class AuditEventOutput(serializers.ModelSerializer[AuditEvent]):
-    """One event of the chain. `data` are the stored canonical bytes, parsed; `manage.py verify_audit` checks them."""
+    """One event of the chain. `data` are the stored bytes, parsed; `manage.py verify_audit` checks them."""
 
     at = serializers.SerializerMethodField()
     data = serializers.SerializerMethodField()

@@ -1,4 +1,4 @@
-"""Pages by key: the cursor is the last row's primary key, so rows that come in between are neither skipped nor doubled."""
+"""Pages by primary key: rows that come in between are neither skipped nor doubled."""
 
 from __future__ import annotations
 

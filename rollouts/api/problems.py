@@ -1,7 +1,7 @@
 """Every error as problem+json (RFC 9457), made in one place.
 
-Members: `type`, `title`, `status`, `detail`, and ours: `code` (stable, safe to match on), `field` (dotted path of the
-value that is wrong, or null), `blocked_by` (each unmet condition), `facts` (the values that belong to the sentence).
+Members: `type`, `title`, `status`, `detail`, and ours: `code` (stable, safe to match on), `field` (dotted
+path of the value that is wrong, or null), `blocked_by` (each unmet condition), `facts` (the values in it).
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def _from_drf(error: exceptions.APIException) -> dict[str, Any]:
     if isinstance(error, exceptions.ValidationError):
         found = _flat(error.detail, "")
         field, message = found[0]
-        facts = {"errors": [{"field": name, "message": words} for name, words in found]} if len(found) > 1 else {}
+        facts = (
+            {"errors": [{"field": name, "message": words} for name, words in found]} if len(found) > 1 else {}
+        )
         return problem(400, InvalidInput.code, f"{field}: {message}", field=field, facts=facts)
     if isinstance(error, exceptions.PermissionDenied):
         return problem(403, NotAllowed.code, str(error.detail))
@@ -125,6 +127,8 @@ def _headers(error: Exception) -> dict[str, str]:
     headers = {}
     if getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = error.auth_header  # type: ignore[attr-defined]
+    elif getattr(error, "status", None) == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Token"
     if getattr(error, "wait", None):
         headers["Retry-After"] = str(max(1, round(error.wait)))  # type: ignore[attr-defined]
     if isinstance(error, Busy):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Prefetch, Q, QuerySet
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -38,10 +38,20 @@ from rollouts.api.outputs import (
 )
 from rollouts.api.pagination import PageQuery, page_of
 from rollouts.api.parsers import JSONLinesParser, UploadParser
-from rollouts.api.schema import DIGEST, ID, NAME
-from rollouts.api.views import ApiViewSet, effect, gives, read, row_or_404
+from rollouts.api.views import DIGEST, ID, NAME, ApiViewSet, effect, gives, read, row_or_404
 from rollouts.errors import InvalidInput
-from rollouts.models import AuditEvent, Backend, BaseModel, Case, EvalRun, ModelCall, Rollout, Subject, Suite
+from rollouts.models import (
+    AuditEvent,
+    Backend,
+    BaseModel,
+    Case,
+    EvalRun,
+    Invocation,
+    ModelCall,
+    Rollout,
+    Subject,
+    Suite,
+)
 from rollouts.selectors import backends_in_use
 from rollouts.services import backends, runs, subjects, suites
 
@@ -55,7 +65,9 @@ class BackendViewSet(ApiViewSet):
     def list(self, request: Request) -> Response:
         """The newest revision of each backend."""
         rows = backends_in_use()
-        return self.paged(rows.filter(kind=self.query["kind"]) if "kind" in self.query else rows, BackendOutput)
+        return self.paged(
+            rows.filter(kind=self.query["kind"]) if "kind" in self.query else rows, BackendOutput
+        )
 
     @gives(BackendOutput)
     def retrieve(self, request: Request, name: str) -> Response:
@@ -84,13 +96,17 @@ class SuiteViewSet(ApiViewSet):
     @gives(SuiteOutput)
     def retrieve(self, request: Request, digest: str) -> Response:
         """A suite by its digest."""
-        return Response(SuiteOutput(row_or_404(Suite.objects.select_related("sealed_by"), digest=digest)).data)
+        return Response(
+            SuiteOutput(row_or_404(Suite.objects.select_related("sealed_by"), digest=digest)).data
+        )
 
     @effect(
-        {"application/x-ndjson": {"type": "string"}, "multipart/form-data": SuiteForm}, output=SuiteOutput, status=201
+        {"application/x-ndjson": {"type": "string"}, "multipart/form-data": SuiteForm},
+        output=SuiteOutput,
+        status=201,
     )
     def create(self, request: Request, data: Any) -> Response:
-        """Seal the cases of a JSONL body or file as the suite's next version; the same cases give the suite there is."""
+        """Seal the cases of a JSONL body or file as the suite's next version; equal cases, equal suite."""
         if not isinstance(data, bytes):
             data = read(SuiteForm, data)["file"].read()
         return created(SuiteOutput(suites.seal(**self.query, data=data, by=request.user)).data)
@@ -105,13 +121,18 @@ class SuiteViewSet(ApiViewSet):
 
 class RunViewSet(ApiViewSet):
     lookup_url_kwarg, lookup_value_regex = "id", ID
-    may = {verb: permissions.require_can_run for verb in ("create", "cancel", "run_again")}
+    may = dict.fromkeys(("create", "cancel", "run_again"), permissions.require_can_run)
     queries = {"list": RunQuery}
 
     @gives(page_of(RunOutput))
     def list(self, request: Request) -> Response:
         """Eval runs, newest first."""
-        names = {"state": "state", "suite": "suite__digest", "backend": "backend__name", "subject": "subject__digest"}
+        names = {
+            "state": "state",
+            "suite": "suite__digest",
+            "backend": "backend__name",
+            "subject": "subject__digest",
+        }
         wanted = {path: self.query[name] for name, path in names.items() if name in self.query}
         return self.paged(run_rows().filter(**wanted), RunOutput)
 
@@ -173,15 +194,26 @@ class RolloutViewSet(ApiViewSet):
         """The rollouts of a run, in the order of its plan."""
         query = self.query
         rows = row_or_404(EvalRun.objects.all(), pk=query["run"]).rollouts.select_related("case")
-        wanted = {path: query[name] for name, path in (("state", "state"), ("family", "case__family")) if name in query}
+        wanted = {
+            path: query[name]
+            for name, path in (("state", "state"), ("family", "case__family"))
+            if name in query
+        }
         if "metric" in query:
-            wanted |= {query["metric"]: query["value"]} if "value" in query else {f"{query['metric']}__isnull": False}
+            wanted |= (
+                {query["metric"]: query["value"]}
+                if "value" in query
+                else {f"{query['metric']}__isnull": False}
+            )
         return self.paged(rows.filter(**wanted), RolloutOutput, ascending=True)
 
     @gives(RolloutDetail)
     def retrieve(self, request: Request, id: str) -> Response:
         """A rollout with its answer, its scores and its invocations."""
-        rows = Rollout.objects.select_related("case").prefetch_related("invocations__claim")
+        invocations = Prefetch(
+            "invocations", queryset=Invocation.objects.select_related("claim").order_by("id")
+        )
+        rows = Rollout.objects.select_related("case").prefetch_related(invocations)
         return Response(RolloutDetail(row_or_404(rows, pk=id)).data)
 
 
@@ -248,7 +280,9 @@ def backend_and_suite(data: dict[str, Any]) -> tuple[Backend, Suite]:
 def named(field: str, rows: QuerySet[Any], **lookup: Any) -> Any:
     row = rows.filter(**lookup).first()
     if row is None:
-        raise InvalidInput(field, f"there is no {rows.model._meta.verbose_name} with this {next(iter(lookup))}.")
+        raise InvalidInput(
+            field, f"there is no {rows.model._meta.verbose_name} with this {next(iter(lookup))}."
+        )
     return row
 
 
@@ -259,5 +293,3 @@ def created(data: Any) -> Response:
 def accepted(data: Any) -> Response:
     """202: workers go on with it; `Location` is where to ask how far they are."""
     return Response(data, 202, headers={"Location": data["url"]})
-
-

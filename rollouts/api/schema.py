@@ -13,6 +13,7 @@ from rest_framework import serializers
 
 from rollouts.api.fields import DIGEST_PATTERN, MAX_ID, Pattern, StrictSerializer
 from rollouts.api.problems import CONTENT_TYPE
+from rollouts.api.views import MayDo
 
 PATHS: dict[str, dict[str, Any]] = {
     "id": {"type": "integer", "minimum": 1, "maximum": MAX_ID},
@@ -20,13 +21,13 @@ PATHS: dict[str, dict[str, Any]] = {
     "digest": {"type": "string", "pattern": DIGEST_PATTERN},
     "key": {"type": "string", "pattern": "^[a-zA-Z0-9]{1,25}$"},
 }
-ID, NAME, DIGEST, KEY = "[0-9]{1,18}", "[a-zA-Z0-9_-]{1,100}", "[0-9a-f]{64}", "[a-zA-Z0-9]{1,25}"
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
     "description": "The same key with the same request gets the first answer again, for 24 hours.",
 }
+PRECONDITION, NOT_MODIFIED = 412, 304
 HEADERS: dict[str, tuple[str, str]] = {
     "201": ("Location", "The address of what was made."),
     "202": ("Location", "The status address: ask it how far the work is."),
@@ -49,6 +50,10 @@ DESCRIPTIONS = {
     503: "The database was busy; nothing was changed.",
     507: "The disk did not take the bytes.",
 }
+
+
+def _etag_header(name: str, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "schema": {"type": "string"}, "description": description}
 
 
 class ProblemOutput(serializers.Serializer[Any]):
@@ -86,7 +91,7 @@ class ApiSchema(AutoSchema):
 
     def get_operation_id(self) -> str:
         resource = "_".join(self._tokenize_path())
-        return f"{resource}_{self.view.action}" if self.view.action in PLAIN else resource
+        return resource if resource.endswith(self.view.action) else f"{resource}_{self.view.action}"
 
     def get_tags(self) -> list[str]:
         return [self._tokenize_path()[0]]
@@ -102,6 +107,10 @@ class ApiSchema(AutoSchema):
         parameters: list[Any] = super()._get_parameters()
         if self._has_effect:
             parameters.append(IDEMPOTENCY_KEY)
+        if PRECONDITION in getattr(self._handler, "problems", ()):
+            parameters.append(_etag_header("If-Match", "Act only on the state with this ETag."))
+        if NOT_MODIFIED in self._handler.gives:
+            parameters.append(_etag_header("If-None-Match", "Answer 304 where the ETag is still this one."))
         return parameters
 
     @property
@@ -109,7 +118,9 @@ class ApiSchema(AutoSchema):
         return getattr(self._handler, "takes_idempotency_key", False)
 
     def _resolve_path_parameters(self, variables: list[str]) -> list[Any]:
-        return [build_parameter_type(name=name, location="path", schema=dict(PATHS[name])) for name in variables]
+        return [
+            build_parameter_type(name=name, location="path", schema=dict(PATHS[name])) for name in variables
+        ]
 
     def get_request_serializer(self) -> Any:
         return getattr(self._handler, "takes", None)
@@ -129,7 +140,7 @@ class ApiSchema(AutoSchema):
 
     def _problems(self) -> set[int]:
         found = {400, 406, *getattr(self._handler, "problems", ())}
-        if self.view.permission_classes:
+        if any(isinstance(permission, MayDo) for permission in self.view.get_permissions()):
             found |= {401, 403}
         if "{" in self.path:
             found.add(404)
@@ -143,11 +154,15 @@ class ApiSchema(AutoSchema):
         name, description = HEADERS[status_code]
         return {name: {"schema": {"type": "string"}, "description": description, "required": True}}
 
-    def _map_serializer(self, serializer: Any, direction: Any, bypass_extensions: bool = False) -> dict[str, Any]:
+    def _map_serializer(
+        self, serializer: Any, direction: Any, bypass_extensions: bool = False
+    ) -> dict[str, Any]:
         schema: dict[str, Any] = super()._map_serializer(serializer, direction, bypass_extensions)
         made = serializer() if isinstance(serializer, type) else serializer
         if isinstance(made, StrictSerializer):
             schema["additionalProperties"] = False
+        elif schema.get("properties"):
+            schema["required"] = sorted(schema["properties"])  # answers hold every field, null where unknown
         return schema
 
     def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
@@ -155,9 +170,6 @@ class ApiSchema(AutoSchema):
         if isinstance(field, Pattern):
             schema = {**schema, "pattern": field.pattern}
         return schema
-
-
-PLAIN = frozenset({"list", "retrieve", "create", "destroy"})
 
 
 @cache

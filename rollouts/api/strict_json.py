@@ -1,7 +1,7 @@
 """JSON from outside, read so strictly that no later layer meets a value it cannot store, hash or send on.
 
-Refused, each with the path of the value: NaN and Infinity, a key that stands twice, integers beyond 2**53 - 1,
-numbers beyond a double, NUL characters, lone surrogates, and nesting deeper than `MAX_DEPTH`.
+Refused, each with the path of the value: NaN and Infinity, a key that stands twice, integers beyond
+2**53 - 1, numbers beyond a double, NUL characters, lone surrogates, and nesting deeper than `MAX_DEPTH`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def parse_json(data: bytes) -> Any:
     try:
         value = json.loads(
             data.decode(),
-            parse_constant=lambda literal: _Refused(f"{literal} is not a JSON number. Use null or leave it out."),
+            parse_constant=lambda literal: _Refused(
+                f"{literal} is not a JSON number. Use null or leave it out."
+            ),
             parse_int=_integer,
             parse_float=_float,
             object_pairs_hook=_object,
@@ -42,7 +44,9 @@ def parse_json(data: bytes) -> Any:
     except RecursionError as error:
         raise InvalidInput("body", f"is nested deeper than {MAX_DEPTH} levels.") from error
     except json.JSONDecodeError as error:
-        raise InvalidInput("body", f"is not JSON: {error.msg}, line {error.lineno} column {error.colno}.") from error
+        raise InvalidInput(
+            "body", f"is not JSON: {error.msg}, line {error.lineno} column {error.colno}."
+        ) from error
     return _checked(value, "", 0)
 
 
@@ -68,8 +72,8 @@ def _float(literal: str) -> float | _Refused:
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
     found = _Object(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        found.doubled = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        keys = [key for key, _ in pairs]
+        found.doubled = next(key for key in keys if keys.count(key) > 1)
     return found
 
 

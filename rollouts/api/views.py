@@ -26,6 +26,8 @@ from rollouts.hashing import CHUNK_BYTES, sha256_bytes, sha256_json
 from rollouts.idempotency import Answer
 from rollouts.permissions import require_can_read
 
+# what path parameters may look like: longer numbers are no row's, so they are no address either
+ID, NAME, DIGEST, KEY = "[0-9]{1,18}", "[a-zA-Z0-9_-]{1,100}", "[0-9a-f]{64}", "[a-zA-Z0-9]{1,25}"
 KEPT_HEADERS = ("Location", "ETag")
 Handler = Callable[..., Response]
 Row = TypeVar("Row", bound=Model)
@@ -40,7 +42,7 @@ class MayDo(BasePermission):
 
 
 class ApiViewSet(ViewSet):
-    """`may` maps a verb to its permission function (reading where it is not named), `queries` to its query parameters."""
+    """`may` maps a verb to its permission function (default: reading), `queries` to its query parameters."""
 
     permission_classes = [IsAuthenticated, MayDo]
     may: ClassVar[dict[str, Callable[[Any], None]]] = {}
@@ -56,14 +58,16 @@ class ApiViewSet(ViewSet):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        if self.action is not None:
+        if self.action not in (None, "metadata"):
             self.query = read(self.queries.get(self.action, Query), request.query_params)
 
     def paged(
         self, rows: QuerySet[Any], serializer: type[BaseSerializer[Any]], *, ascending: bool = False
     ) -> Response:
         found, following = page(rows, self.query, self.request, ascending=ascending)
-        return Response({"next": following, "results": serializer(found, many=True, context=self.context()).data})
+        return Response(
+            {"next": following, "results": serializer(found, many=True, context=self.context()).data}
+        )
 
     def context(self) -> dict[str, Any]:
         return {"request": self.request}
@@ -85,12 +89,13 @@ def row_or_404(rows: QuerySet[Row], **lookup: Any) -> Row:
 
 
 def gives(
-    output: Any, *, status: int = 200, problems: tuple[int, ...] = ()
+    output: Any, *, status: int = 200, problems: tuple[int, ...] = (), cached: bool = False
 ) -> Callable[[Handler], Handler]:
-    """Declares what a verb answers, and with which problems beside those that all have."""
+    """Declares what a verb answers, its problems beside those that all have, and whether a 304 may come."""
 
     def decorate(handler: Handler) -> Handler:
-        handler.gives, handler.problems = {status: output}, problems  # type: ignore[attr-defined]
+        handler.gives = {status: output, **({304: None} if cached else {})}  # type: ignore[attr-defined]
+        handler.problems = problems  # type: ignore[attr-defined]
         return handler
 
     return decorate
@@ -99,9 +104,9 @@ def gives(
 def effect(
     takes: Any, *, output: Any, status: int = 200, problems: tuple[int, ...] = ()
 ) -> Callable[[Handler], Handler]:
-    """A verb with an effect: its body is read strictly and given as `data`, and an `Idempotency-Key` is honoured.
+    """A verb with an effect: its body is read strictly and given as `data`; an `Idempotency-Key` is honoured.
 
-    `takes` is a serializer, None for no input, or a dict of media types for a verb that reads `request.data` itself.
+    `takes` is a serializer, None for no input, or a dict of media types where the verb reads `data` itself.
     """
     reader = takes if isinstance(takes, type) else NoInput if takes is None else None
 
@@ -117,7 +122,10 @@ def effect(
             if key is None:
                 return run()
             answer, replayed = idempotency.once(
-                user=request.user, key=key, request_digest=_digest(request, body), effect=lambda: _answer(run())
+                user=request.user,
+                key=key,
+                request_digest=_digest(request, body),
+                effect=lambda: _answer(run()),
             )
             extra = {"Idempotency-Replayed": "true"} if replayed else {}
             return Response(answer.body, answer.status, headers={**answer.headers, **extra})
@@ -164,7 +172,9 @@ def require_match(request: Request, etag: str) -> None:
     if wanted is None or wanted.strip() == "*":
         return
     if etag not in {part.strip() for part in wanted.split(",")}:
-        raise PreconditionFailed("It changed since you read it. Read it again before you decide.", current=etag)
+        raise PreconditionFailed(
+            "It changed since you read it. Read it again before you decide.", current=etag
+        )
 
 
 def not_modified(request: Request, etag: str) -> bool:

@@ -1,0 +1,273 @@
+"""What the API says of bases, tracks, policies, candidates, evidence, gates, the registry and exports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from promotion.gates import OPENS, Outcome
+from promotion.models import (
+    Alias,
+    AliasMove,
+    Approval,
+    Candidate,
+    Evidence,
+    Export,
+    GateResult,
+    Policy,
+    RegistryEntry,
+    Track,
+)
+from promotion.services.gating import APPROVAL_GATE
+from rollouts.api.outputs import Address, AnyObject, AnyObjectOrNull, BackendName, Person, RunOutput
+from rollouts.models import BaseModel
+
+
+class BaseOutput(serializers.ModelSerializer[BaseModel]):
+    url = Address("api-base-detail", kwarg="name", attribute="name")
+    sha256 = serializers.CharField(source="artifact_id")
+    size_bytes = serializers.IntegerField(source="artifact.size_bytes")
+    header = AnyObject()
+    created_by = Person()
+
+    class Meta:
+        model = BaseModel
+        fields = [
+            "name", "url", "architecture", "sha256", "size_bytes", "chat_template_sha256", "header",
+            "created_at", "created_by",
+        ]  # fmt: skip
+
+
+class EntryName(serializers.ModelSerializer[RegistryEntry]):
+    """A registry entry in short."""
+
+    url = Address("api-registry-detail")
+    candidate = serializers.CharField(source="candidate.name")
+    gguf_sha256 = serializers.CharField(source="gguf_id")
+
+    class Meta:
+        model = RegistryEntry
+        fields = ["number", "url", "candidate", "gguf_sha256"]
+
+
+class TrackOutput(serializers.ModelSerializer[Track]):
+    url = Address("api-track-detail", kwarg="name", attribute="name")
+    created_by = Person()
+    champion = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Track
+        fields = ["name", "url", "purpose", "champion", "created_at", "created_by"]
+
+    @extend_schema_field(EntryName(allow_null=True))
+    def get_champion(self, track: Track) -> Any:
+        found = track.champions  # type: ignore[attr-defined]
+        return EntryName(found[0].entry).data if found else None
+
+
+class PolicyOutput(serializers.ModelSerializer[Policy]):
+    url = Address("api-policy-detail")
+    track = serializers.CharField(source="track.name")
+    document = AnyObject()
+    created_by, locked_by = Person(), Person()
+
+    class Meta:
+        model = Policy
+        fields = [
+            "id", "url", "track", "version", "digest", "document", "created_at", "created_by", "locked_at",
+            "locked_by",
+        ]  # fmt: skip
+
+
+class CandidateOutput(serializers.ModelSerializer[Candidate]):
+    url = Address("api-candidate-detail")
+    track = serializers.CharField(source="track.name")
+    base = serializers.CharField(source="base.name")
+    adapter_config_sha256 = serializers.CharField(source="adapter_config_id")
+    adapter_model_sha256 = serializers.CharField(source="adapter_weights_id")
+    gguf_sha256 = serializers.CharField(source="gguf_id", allow_null=True)
+    warnings = serializers.ListField(child=serializers.CharField())
+    submitted_by = Person()
+
+    class Meta:
+        model = Candidate
+        fields = [
+            "id", "url", "track", "name", "base", "state", "revision", "outtype", "baseline",
+            "adapter_config_sha256", "adapter_model_sha256", "adapter_source_sha256", "gguf_sha256",
+            "warnings", "error_detail", "submitted_by", "created_at",
+        ]  # fmt: skip
+
+
+class ApprovalOutput(serializers.ModelSerializer[Approval]):
+    """A signature, or a refusal. There is no verb that makes one here: people sign in the browser."""
+
+    approver = Person()
+
+    class Meta:
+        model = Approval
+        fields = [
+            "approver", "printed_name", "role", "decision", "meaning", "comment", "method", "evidence_digest",
+            "policy_digest", "signed_at", "withdrawn_at",
+        ]  # fmt: skip
+
+
+class GateResultOutput(serializers.ModelSerializer[GateResult]):
+    outcome = serializers.ChoiceField(choices=[outcome.value for outcome in Outcome])
+    numbers = AnyObject()
+
+    class Meta:
+        model = GateResult
+        fields = ["position", "gate", "outcome", "reason", "numbers"]
+
+
+class CandidateDetail(CandidateOutput):
+    """A candidate with its newest evidence, what blocks it there, and its signatures."""
+
+    backend = BackendName(allow_null=True)
+    verification = AnyObjectOrNull()
+    evidence_digest = serializers.SerializerMethodField()
+    blocked_by = serializers.SerializerMethodField()
+    approvals = ApprovalOutput(many=True)
+
+    class Meta(CandidateOutput.Meta):
+        fields = [
+            *CandidateOutput.Meta.fields, "backend", "verification", "evidence_digest", "blocked_by",
+            "approvals",
+        ]  # fmt: skip
+
+    def get_evidence_digest(self, candidate: Candidate) -> str | None:
+        newest = candidate.newest_evidence  # type: ignore[attr-defined]
+        return newest.digest if newest else None
+
+    def get_blocked_by(self, candidate: Candidate) -> list[str]:
+        newest = candidate.newest_evidence  # type: ignore[attr-defined]
+        return blocked_by(newest) if newest else []
+
+
+def blocked_by(evidence: Evidence) -> list[str]:
+    """The gates of an evidence that do not open the door, signatures aside."""
+    return [
+        f"{result.gate}: {result.reason}"
+        for result in evidence.gate_results.all()
+        if result.gate != APPROVAL_GATE and result.outcome not in OPENS
+    ]
+
+
+class StartedOutput(serializers.Serializer[Any]):
+    """A candidate whose evaluation started, and the runs that were planned for it."""
+
+    url = Address("api-candidate-detail")
+    candidate = CandidateOutput(source="*")
+    runs = RunOutput(many=True)
+
+
+class JudgedOutput(serializers.Serializer[Any]):
+    """The gates' word on a candidate's evidence."""
+
+    evidence = serializers.CharField(
+        allow_null=True, help_text="Its digest; null before the first judgement."
+    )
+    results = GateResultOutput(many=True)
+
+
+class GateOutput(serializers.Serializer[Any]):
+    """A gate that policies may list. `parameters` is the JSON schema of its entry in a policy."""
+
+    gate = serializers.CharField()
+    summary = serializers.CharField()
+    description = serializers.CharField()
+    parameters = AnyObject()
+
+
+class EvidenceOutput(serializers.ModelSerializer[Evidence]):
+    url = Address("api-evidence-detail", kwarg="digest", attribute="digest")
+    candidate = serializers.IntegerField(source="candidate_id")
+    policy_version = serializers.IntegerField(source="policy.version", allow_null=True)
+
+    class Meta:
+        model = Evidence
+        fields = ["digest", "url", "candidate", "policy_version", "created_at"]
+
+
+class EntryOutput(serializers.ModelSerializer[RegistryEntry]):
+    """An immutable, numbered model version, with what was known when it was made."""
+
+    url = Address("api-registry-detail")
+    track = serializers.CharField(source="track.name")
+    candidate = serializers.IntegerField(source="candidate_id")
+    candidate_name = serializers.CharField(source="candidate.name")
+    gguf_sha256 = serializers.CharField(source="gguf_id")
+    evidence_digest = serializers.CharField(source="evidence.digest")
+    aliases = serializers.SlugRelatedField("name", many=True, read_only=True)
+    record = AnyObject()
+
+    class Meta:
+        model = RegistryEntry
+        fields = [
+            "id", "url", "track", "number", "candidate", "candidate_name", "gguf_sha256", "evidence_digest",
+            "ungated", "aliases", "record", "created_at",
+        ]  # fmt: skip
+
+
+class AliasOutput(serializers.ModelSerializer[Alias]):
+    track = serializers.CharField(source="track.name")
+    entry = EntryName()
+
+    class Meta:
+        model = Alias
+        fields = ["track", "name", "entry", "moved_at"]
+
+
+class AliasMoveOutput(serializers.ModelSerializer[AliasMove]):
+    track = serializers.CharField(source="track.name")
+    old, new = EntryName(allow_null=True), EntryName()
+
+    class Meta:
+        model = AliasMove
+        fields = ["id", "track", "name", "old", "new", "reason", "moved_at"]
+
+
+class ExportOutput(serializers.ModelSerializer[Export]):
+    url = Address("api-export-detail")
+    file_url = Address("api-export-file")
+    entry = EntryName()
+    sha256 = serializers.CharField(source="artifact_id")
+    size_bytes = serializers.IntegerField(source="artifact.size_bytes")
+    manifest = AnyObject()
+
+    class Meta:
+        model = Export
+        fields = [
+            "id",
+            "url",
+            "file_url",
+            "name",
+            "kind",
+            "entry",
+            "sha256",
+            "size_bytes",
+            "manifest",
+            "published_at",
+        ]
+
+
+class TokenMade(serializers.Serializer[Any]):
+    """The token is shown this once. Only its hash is kept."""
+
+    token = serializers.CharField()
+    key = serializers.CharField(
+        help_text="The token's beginning: how lists name it, in part also the audit history."
+    )
+    expires_at = serializers.DateTimeField(source="expiry", allow_null=True)
+
+
+class TokenOutput(serializers.Serializer[Any]):
+    key = serializers.CharField(source="token_key")
+    created_at = serializers.DateTimeField(source="created")
+    expires_at = serializers.DateTimeField(source="expiry", allow_null=True)
+    current = serializers.SerializerMethodField()
+
+    def get_current(self, token: Any) -> bool:
+        return bool(token.pk == self.context["request"].auth.pk)
