@@ -33,6 +33,7 @@ __all__ = [
     "require_can_create_track",
     "require_can_edit_policy",
     "require_can_evaluate",
+    "require_can_judge",
     "require_can_lock_policy",
     "require_can_read",
     "require_can_register",
@@ -60,8 +61,13 @@ def require_can_submit(person: User) -> None:
 
 
 def require_can_withdraw(person: User, submitted_by_id: int) -> None:
-    if person.pk != submitted_by_id:
+    if not person.is_active or person.pk != submitted_by_id:
         _require(person, [ADMINISTRATOR], "withdraw another's candidate")
+
+
+def require_can_judge(person: User) -> None:
+    """Judge again what is there: it measures nothing, so whoever is to sign may ask for it too."""
+    _require(person, [ENGINEER, APPROVER], "have a candidate judged again")
 
 
 def require_can_retry(person: User) -> None:
@@ -77,7 +83,7 @@ def require_can_sign(person: User, *, involved: Sequence[str], separated: bool, 
     _require(person, groups, "sign")
     if separated and person.get_username() in involved:
         raise NotAllowed(
-            f"{person.get_username()} may not sign: they submitted this candidate, started its runs, sealed its suites "
-            "or wrote its policy. Somebody else must."
+            f"{person.get_username()} may not sign: they submitted this candidate, started its runs, sealed its "
+            "suites or wrote its policy. Somebody else must."
         )
     return next(group for group in groups if group in groups_of(person))

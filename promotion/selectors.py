@@ -2,8 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from django.contrib.auth.models import User
+from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery
+
 from promotion.gates.approval import Signature
-from promotion.models import Approval, Candidate, Decision
+from promotion.models import (
+    OPEN_STATES,
+    Alias,
+    AliasMove,
+    Approval,
+    Candidate,
+    CandidateState,
+    Decision,
+    Evidence,
+    Export,
+    Policy,
+    RegistryEntry,
+    Track,
+)
+from rollouts.errors import NotFound
+
+# states in which the submitter, or any engineer, has the next step
+ENGINEERS_TURN = (
+    CandidateState.BUILT,
+    CandidateState.BUILD_FAILED,
+    CandidateState.BLOCKED,
+    CandidateState.PUBLISH_FAILED,
+    CandidateState.SUBMITTED,
+    CandidateState.EVALUATING,
+)
 
 
 def signatures_of(candidate: Candidate) -> list[Signature]:
@@ -20,3 +49,161 @@ def signatures_of(candidate: Candidate) -> list[Signature]:
         )
         for approval in standing.order_by("id")
     ]
+
+
+# tracks and policies
+
+
+def tracks() -> QuerySet[Track]:
+    """Tracks with `open_count`, `review_count`, the `policy_version` in force and the `champions` alias."""
+    champion = Alias.objects.filter(name="champion").select_related("entry__candidate")
+    return Track.objects.annotate(
+        open_count=Count("candidates", filter=Q(candidates__state__in=OPEN_STATES)),
+        review_count=Count("candidates", filter=Q(candidates__state=CandidateState.IN_REVIEW)),
+        policy_version=Subquery(
+            Policy.objects.filter(track=OuterRef("pk"), locked_at__isnull=False)
+            .order_by("-version")
+            .values("version")[:1]
+        ),
+    ).prefetch_related(Prefetch("aliases", queryset=champion, to_attr="champions"))
+
+
+def track_by_name(name: str) -> Track:
+    track = Track.objects.select_related("created_by").filter(name=name).first()
+    if track is None:
+        raise NotFound("There is no such track.")
+    return track
+
+
+def champion_entry(track: Track) -> RegistryEntry | None:
+    alias = Alias.objects.filter(track=track, name="champion").select_related("entry__candidate").first()
+    return alias.entry if alias else None
+
+
+def champion_history(track: Track) -> QuerySet[AliasMove]:
+    """Who was champion, newest first."""
+    moves = AliasMove.objects.filter(track=track, name="champion")
+    return moves.select_related("old__candidate", "new__candidate").order_by("-id")
+
+
+def policies_of(track: Track) -> QuerySet[Policy]:
+    return Policy.objects.filter(track=track).select_related("created_by", "locked_by").order_by("-version")
+
+
+def policy_by_version(track: Track, version: int) -> Policy:
+    policy = policies_of(track).filter(version=version).first()
+    if policy is None:
+        raise NotFound("There is no such policy.")
+    return policy
+
+
+# candidates and their evidence
+
+
+def candidates_where(*, track: Track | None = None, state: str = "", name: str = "") -> QuerySet[Candidate]:
+    candidates = Candidate.objects.select_related("track", "base", "submitted_by")
+    if track is not None:
+        candidates = candidates.filter(track=track)
+    if state:
+        candidates = candidates.filter(state=state)
+    return candidates.filter(name__icontains=name) if name else candidates
+
+
+def candidate_by_id(candidate_id: int) -> Candidate:
+    related = (
+        "track",
+        "base__artifact",
+        "gguf",
+        "backend",
+        "submitted_by",
+        "adapter_config",
+        "adapter_weights",
+    )
+    candidate = Candidate.objects.select_related(*related).filter(pk=candidate_id).first()
+    if candidate is None:
+        raise NotFound("There is no such candidate.")
+    return candidate
+
+
+def candidates_by_ids(ids: Iterable[int]) -> dict[int, Candidate]:
+    return {found.pk: found for found in Candidate.objects.filter(pk__in=list(ids)).select_related("track")}
+
+
+def latest_evidence(candidate: Candidate) -> Evidence | None:
+    """The evidence that was judged last, with its gate results."""
+    newest = Evidence.objects.filter(candidate=candidate).select_related("policy").order_by("-id")
+    return newest.prefetch_related("gate_results").first()
+
+
+def evidence_of(candidate: Candidate, digest: str) -> Evidence | None:
+    return Evidence.objects.filter(candidate=candidate, digest=digest).first()
+
+
+def approvals_of(candidate: Candidate) -> QuerySet[Approval]:
+    """Every signature and refusal, newest first."""
+    return Approval.objects.filter(candidate=candidate).select_related("approver").order_by("-id")
+
+
+def in_review(limit: int) -> list[Candidate]:
+    """Candidates that wait for signatures, oldest first, each with its `latest` evidence and approvals."""
+    newest = Evidence.objects.filter(candidate=OuterRef("pk")).order_by("-id").values("pk")[:1]
+    waiting = (
+        Candidate.objects.filter(state=CandidateState.IN_REVIEW)
+        .select_related("track", "submitted_by")
+        .annotate(evidence_id=Subquery(newest))
+        .prefetch_related(Prefetch("approvals", queryset=Approval.objects.filter(withdrawn_at__isnull=True)))
+    )
+    found = list(waiting.order_by("id")[:limit])
+    evidence = Evidence.objects.in_bulk(
+        [candidate.evidence_id for candidate in found if candidate.evidence_id]
+    )
+    for candidate in found:
+        candidate.latest = evidence.get(candidate.evidence_id)
+    return found
+
+
+def engineers_turn(person: User, limit: int) -> QuerySet[Candidate]:
+    """The person's own candidates that do not wait for an approver."""
+    mine = Candidate.objects.filter(submitted_by=person, state__in=ENGINEERS_TURN)
+    return mine.select_related("track").order_by("-id")[:limit]
+
+
+def drafts(limit: int) -> QuerySet[Policy]:
+    """Policies that wait to be locked."""
+    return (
+        Policy.objects.filter(locked_at__isnull=True)
+        .select_related("track", "created_by")
+        .order_by("id")[:limit]
+    )
+
+
+# registry
+
+
+def entries_where(*, track: str = "") -> QuerySet[RegistryEntry]:
+    champion = Alias.objects.filter(name="champion")
+    entries = RegistryEntry.objects.select_related("track", "candidate", "gguf").prefetch_related(
+        Prefetch("aliases", queryset=champion, to_attr="champion_of"), "exports"
+    )
+    return entries.filter(track__name=track) if track else entries
+
+
+def entry_by_number(track: str, number: int) -> RegistryEntry:
+    related = ("track", "candidate__base", "gguf", "evidence")
+    entry = (
+        RegistryEntry.objects.select_related(*related)
+        .prefetch_related("aliases", "exports__artifact")
+        .filter(track__name=track, number=number)
+        .first()
+    )
+    if entry is None:
+        raise NotFound("There is no such registry entry.")
+    return entry
+
+
+def published_export(export_id: int) -> Export:
+    """A published export. Raises `NotFound`: without a row there is no file to give out."""
+    export = Export.objects.select_related("entry__candidate__track", "artifact").filter(pk=export_id).first()
+    if export is None:
+        raise NotFound("There is no such export.")
+    return export

@@ -1,7 +1,7 @@
 """Roles, and who may do which verb with runs, suites and backends: one function a verb.
 
-Each raises `NotAllowed` with the reason, or returns. An inactive person may do nothing. `promotion.permissions`
-adds the verbs of the governance app on the same roles.
+Each raises `NotAllowed` with the reason, or returns. An inactive person may do nothing.
+`promotion.permissions` adds the verbs of the governance app on the same roles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def groups_of(person: Person) -> set[str]:
     if cached is None:
         cached = set(person.groups.values_list("name", flat=True)) if person.is_authenticated else set()
         if person.is_superuser:
-            # so that `createsuperuser` alone makes somebody who can set things up; a superuser still cannot sign
+            # so that `createsuperuser` alone makes somebody who can set things up; they still cannot sign
             cached.add(ADMINISTRATOR)
         person._assay_groups = cached  # type: ignore[union-attr]
     return cached

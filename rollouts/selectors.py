@@ -95,7 +95,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a run page shows of a run's rollouts. Latencies are nearest rank; None where nothing was measured."""
+    """What a page shows of a run's rollouts. Latencies are by nearest rank; None: nothing was measured."""
 
     run: EvalRun
     states: dict[str, int]
@@ -222,7 +222,7 @@ def call_by_id(call_id: int) -> ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A candidate's run, the champion's on the same suite if there is one, and the metric that is compared."""
+    """A candidate's run, the champion's on the same suite if there is one, and the metric compared."""
 
     candidate: int
     champion: int | None
@@ -231,7 +231,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class CaseOutcome:
-    """A case that is not right on both sides. `then` and `now`: right, wrong, missing; `then` None without champion."""
+    """A case not right on both sides: `then` (None: no champion) and `now` are right, wrong or missing."""
 
     case_id: int
     suite_id: int

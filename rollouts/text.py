@@ -1,7 +1,8 @@
 """Text that a model, a provider or a stranger wrote, made safe to look at.
 
-Nothing is removed: characters that a reader cannot see, or that change how their neighbours are read (control and
-escape characters, zero-width and bidirectional ones, tags), are shown as ⟦U+202E⟧. One pass, no backtracking.
+Nothing is removed: characters that a reader cannot see, or that change how their neighbours are read (control
+and escape characters, zero-width and bidirectional ones, tags), are shown as ⟦U+202E⟧. One pass, no
+backtracking.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 import zlib
 from typing import NamedTuple
 
-SHOWN_CHARS = 8_000
+SHOWN_CHARS = 4_000
 _NAMES = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "DEL"}
 # Tab and line feed are layout and stay; CR is marked unless a line feed follows it.
 _UNSEEN = re.compile(

@@ -18,5 +18,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
     except DatabaseError:
         return JsonResponse({"status": "unavailable", "reason": "the database does not answer"}, status=503)
     if missing:
-        return JsonResponse({"status": "unavailable", "reason": "append-only triggers are missing"}, status=503)
+        return JsonResponse(
+            {"status": "unavailable", "reason": "append-only triggers are missing"}, status=503
+        )
     return JsonResponse({"status": "ok"})

@@ -1,4 +1,4 @@
-"""Tags and filters of both apps: hostile text, outcomes as sign and word, numbers that never round across a line."""
+"""Tags and filters of both apps: hostile text, outcomes as sign and word, numbers that never flatter."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from rollouts.audit import ACTIONS
 from rollouts.permissions import groups_of
 from rollouts.text import SHOWN_CHARS, clip, split_unseen
 
@@ -106,7 +107,7 @@ def _marked(text: str) -> SafeString:
     pieces = split_unseen(text)
     if len(pieces) == 1 and not pieces[0][1]:
         return escape(text)
-    return mark_safe(
+    return mark_safe(  # noqa: S308  (marks are ours, every other piece is escaped)
         "".join(f'<span class="ctl">{piece}</span>' if unseen else escape(piece) for piece, unseen in pieces)
     )
 
@@ -125,8 +126,14 @@ def pretty(value: Any) -> str:
 
 
 @register.filter
+def compact(value: Any) -> str:
+    """A JSON value on one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+@register.filter
 def digest(value: str | None) -> SafeString:
-    """The first eight hexadecimal digits, in two groups; the whole digest is what a screen reader and a hover get."""
+    """The first eight hexadecimal digits, in two groups; the whole digest is its title."""
     if not value:
         return mark_safe('<span class="na">none</span>')
     return format_html('<span class="digest" title="{}">{} {}</span>', value, value[:4], value[4:8])
@@ -183,6 +190,12 @@ def at_us(microseconds: int) -> datetime:
 
 
 @register.filter
+def event_data(data: bytes) -> str:
+    """An audit event's data: the canonical bytes that were hashed, as text."""
+    return bytes(data).decode("utf-8", "replace")
+
+
+@register.filter
 def rate(value: float | str | None, digits: int = 4) -> str:
     """A rate rounded down, so that 0.94999 never reads 0.95."""
     if value is None or value == "":
@@ -210,6 +223,24 @@ def nbytes(value: int | None) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return ""
+
+
+@register.filter
+def says(action: str) -> str:
+    """The sentence of an audit action."""
+    return ACTIONS.get(action, action.replace("_", " "))
+
+
+@register.filter
+def breakable(identifier: str) -> SafeString:
+    """An identifier of ours that may wrap after an underscore."""
+    return format_html_join(mark_safe("_<wbr>"), "{}", ((part,) for part in identifier.split("_")))
+
+
+@register.filter
+def plain(docstring: str) -> str:
+    """A docstring's sentence without its backticks."""
+    return docstring.replace("`", "")
 
 
 @register.filter

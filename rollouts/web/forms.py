@@ -19,7 +19,9 @@ class RunFilter(forms.Form):
 
 
 class RolloutFilter(forms.Form):
-    state = forms.ChoiceField(choices=[ANY, *((state, state) for state in RolloutState.values)], required=False)
+    state = forms.ChoiceField(
+        choices=[ANY, *((state, state) for state in RolloutState.values)], required=False
+    )
     family = forms.CharField(required=False, max_length=100)
     wrong = forms.ChoiceField(
         choices=[ANY, *((metric, metric) for metric in METRICS)], required=False, label="Metric wrong"

@@ -26,10 +26,16 @@ def runs(request: HttpRequest) -> HttpResponse:
 
 @reads
 def run(request: HttpRequest, pk: int) -> HttpResponse:
-    """The page, or for htmx its progress alone. When the run has ended htmx loads the page anew, with its buttons."""
+    """The page, or for htmx its progress alone. When the run has ended htmx loads the whole page anew."""
     summary = selectors.run_summary(selectors.run_by_id(pk))
     may_run = bool(permissions.groups_of(request.user) & {permissions.ENGINEER})
-    context = {"area": "runs", "summary": summary, "run": summary.run, "kinds": FAILURE_KINDS, "may_run": may_run}
+    context = {
+        "area": "runs",
+        "summary": summary,
+        "run": summary.run,
+        "kinds": FAILURE_KINDS,
+        "may_run": may_run,
+    }
     if not request.htmx:
         return render(request, "rollouts/run.html", context)
     response = render(request, "rollouts/run.html#progress", context)
@@ -69,7 +75,10 @@ def rollout(request: HttpRequest, pk: int) -> HttpResponse:
         "scores": [(metric, getattr(found, metric)) for metric in selectors.METRICS],
         "kind_says": FAILURE_KINDS.get(found.failure_kind, ""),
         "executions": [
-            (execution.invocation, [(call, _body(call.request), _body(call.response)) for call in execution.calls])
+            (
+                execution.invocation,
+                [(call, _body(call.request), _body(call.response)) for call in execution.calls],
+            )
             for execution in selectors.executions_of(found)
         ],
     }
@@ -108,7 +117,13 @@ def suites(request: HttpRequest) -> HttpResponse:
 def suite(request: HttpRequest, name: str, version: int) -> HttpResponse:
     found, form = selectors.suite_by_name(name, version), CaseFilter(request.GET)
     page = page_of(selectors.cases_where(found, **chosen(form)), request, by="position", size=25)
-    context = {"area": "suites", "suite": found, "families": selectors.family_sizes(found), "page": page, "form": form}
+    context = {
+        "area": "suites",
+        "suite": found,
+        "families": selectors.family_sizes(found),
+        "page": page,
+        "form": form,
+    }
     return render(request, "rollouts/suite.html", context)
 
 

@@ -1,0 +1,152 @@
+"""The cases of the review page: what was lost, won, wrong on both sides or not scored, with both answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rollouts.models import Case, Rollout
+from rollouts.selectors import CaseOutcome, Pair, rollouts_of_cases
+
+PAGE = 10
+COMPARED_CHARS = 4_000
+TURNS = {
+    "lost": "Right to wrong",
+    "wrong": "Wrong, and not right before",
+    "missing": "Without a score",
+    "won": "Wrong to right",
+}
+
+
+class Tab(NamedTuple):
+    key: str
+    label: str
+    n: int
+
+
+class Parts(NamedTuple):
+    """An answer around the stretch in which it differs from the other side's."""
+
+    before: str
+    differs: str
+    after: str
+    total: int
+
+    @property
+    def cut(self) -> bool:
+        return self.total > COMPARED_CHARS
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    rollout: Rollout
+    answer: Parts | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCase:
+    outcome: CaseOutcome
+    case: Case
+    request: str
+    expected: Any
+    ours: Side | None
+    theirs: Side | None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSection:
+    tabs: list[Tab]
+    shown: str
+    cases: list[ShownCase]
+    at: int
+    next: int | None
+    total: int
+
+
+def case_section(
+    pairs: Sequence[Pair], turns: Sequence[CaseOutcome], params: dict[str, str]
+) -> CaseSection | None:
+    """One page of cases of one kind: safety first (cases where a call is wrong), then by family."""
+    if not pairs:
+        return None
+    counts = Counter(turn.turn for turn in turns)
+    tabs = [Tab(key, label, counts[key]) for key, label in TURNS.items()]
+    wanted = params.get("cases", "")
+    shown = wanted if wanted in TURNS else next((tab.key for tab in tabs if tab.n), "lost")
+    found = [turn for turn in turns if turn.turn == shown]
+    found.sort(key=lambda turn: (turn.expects_call, turn.family, turn.case_id))
+    at = int(params["at"]) if params.get("at", "").isascii() and params.get("at", "").isdigit() else 0
+    at = min(at, max(0, len(found) - 1))
+    page = found[at : at + PAGE]
+    following = at + PAGE if at + PAGE < len(found) else None
+    return CaseSection(tabs, shown, _shown_cases(pairs, page), at, following, len(found))
+
+
+def _shown_cases(pairs: Sequence[Pair], page: Sequence[CaseOutcome]) -> list[ShownCase]:
+    if not page:
+        return []
+    ours = {pair.candidate for pair in pairs}
+    theirs = {pair.champion for pair in pairs if pair.champion is not None}
+    found = rollouts_of_cases(ours | theirs, [turn.case_id for turn in page])
+    shown = []
+    for turn in page:
+        sides = found.get(turn.case_id, {})
+        mine = next((sides[run] for run in sides if run in ours), None)
+        other = next((sides[run] for run in sides if run in theirs), None)
+        case = (mine or other).case  # type: ignore[union-attr]
+        left, right = differing(other.answer if other else None, mine.answer if mine else None)
+        shown.append(
+            ShownCase(
+                turn,
+                case,
+                request_of(case),
+                case.content.get("expected"),
+                Side(mine, right) if mine else None,
+                Side(other, left) if other else None,
+            )
+        )
+    return shown
+
+
+def request_of(case: Case) -> str:
+    """The last thing the user says: what a person calls the case."""
+    said = [
+        message["content"] for message in case.content.get("messages", []) if message.get("role") == "user"
+    ]
+    return str(said[-1]) if said else case.key
+
+
+def differing(left: str | None, right: str | None) -> tuple[Parts | None, Parts | None]:
+    """Both answers, each with the stretch between the common beginning and the common end set apart."""
+    if left is None or right is None:
+        return _whole(left), _whole(right)
+    a, b = left[:COMPARED_CHARS], right[:COMPARED_CHARS]
+    if a == b:
+        return _whole(left), _whole(right)
+    start = _common(a, b)
+    while start and (a[start - 1].isalnum() or a[start - 1] == "_"):
+        start -= 1
+    end = _common(a[start:][::-1], b[start:][::-1])
+    while end and (a[len(a) - end].isalnum() or a[len(a) - end] == "_"):
+        end -= 1
+    return _split(a, start, end, len(left)), _split(b, start, end, len(right))
+
+
+def _common(a: str, b: str) -> int:
+    n = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        n += 1
+    return n
+
+
+def _split(text: str, start: int, end: int, total: int) -> Parts:
+    stop = len(text) - end
+    return Parts(text[:start], text[start:stop], text[stop:], total)
+
+
+def _whole(text: str | None) -> Parts | None:
+    return None if text is None else Parts(text[:COMPARED_CHARS], "", "", len(text))
