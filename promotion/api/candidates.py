@@ -57,7 +57,7 @@ class CandidateViewSet(ApiViewSet):
     may = {
         "create": permissions.require_can_submit,
         "evaluate": permissions.require_can_evaluate,
-        "judge": permissions.require_can_evaluate,
+        "judge": permissions.require_can_judge,
         "retry_build": permissions.require_can_retry,
         "retry_publish": permissions.require_can_retry,
     }

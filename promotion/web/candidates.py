@@ -89,7 +89,7 @@ def _changes(shown: Evidence | None, current: Evidence | None) -> list[str]:
     return compare.changes(evidence_module.document_of(shown), evidence_module.document_of(current))
 
 
-@acts(permissions.require_can_evaluate)
+@acts(permissions.require_can_judge)
 def judge(request: HttpRequest, pk: int) -> HttpResponse:
     before = selectors.latest_evidence(selectors.candidate_by_id(pk))
     after = gating.judge_again(candidate_id=pk, by=request.user)

@@ -319,7 +319,7 @@ def _may(candidate: Candidate, person: User) -> dict[str, bool]:
         and allowed(permissions.require_can_evaluate, person),
         "retry_build": state == "build_failed" and allowed(permissions.require_can_retry, person),
         "retry_publish": state == "publish_failed" and allowed(permissions.require_can_retry, person),
-        "judge": state in JUDGED and allowed(permissions.require_can_evaluate, person),
+        "judge": state in JUDGED and allowed(permissions.require_can_judge, person),
         "withdraw": state not in (*ENDED, "publishing")
         and allowed(permissions.require_can_withdraw, person, candidate.submitted_by_id),
     }
