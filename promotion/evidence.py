@@ -7,9 +7,9 @@ at. Two builds of the same state give the same bytes on every database. The numb
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,7 @@ from promotion.gates.base import METRICS
 from promotion.models import Alias, Candidate, Evidence, Policy
 from rollouts.errors import Conflict
 from rollouts.hashing import canonical_bytes, sha256_bytes
-from rollouts.models import Case, EvalRun, Look, Rollout, RolloutState, RunState, Suite
+from rollouts.models import ACTIVE_RUN_STATES, Case, EvalRun, Look, Rollout, RolloutState, RunState, Suite
 from rollouts.selectors import local_subject_digest
 from rollouts.statistics import percentile_ms
 
@@ -142,8 +142,8 @@ def _suites(policy: Policy, subject: str | None, champion: str | None) -> list[d
     wanted = [part["digest"] for part in policy.document["suites"]]
     suites = {s.digest: s for s in Suite.objects.filter(digest__in=wanted).select_related("sealed_by")}
     subjects = [found for found in (subject, champion) if found]
-    runs = _latest_runs(list(suites.values()), subjects, policy.document["samples"])
-    cases = _case_outcomes(run.pk for run in runs.values())
+    runs = _runs_that_count(list(suites.values()), subjects, policy)
+    cases = _case_outcomes({run.pk: run.samples for run in runs.values()})
     families: dict[int, dict[str, int]] = defaultdict(dict)
     sizes = Case.objects.filter(suite__in=suites.values()).order_by().values_list("suite_id", "family")
     for suite_id, family, size in sizes.annotate(Count("id")):
@@ -165,29 +165,45 @@ def _suites(policy: Policy, subject: str | None, champion: str | None) -> list[d
     return parts
 
 
-def _latest_runs(suites: list[Suite], subjects: list[str], samples: int) -> dict[tuple[int, str], EvalRun]:
-    """The newest closed run of each (suite, subject digest)."""
-    closed = EvalRun.objects.filter(
-        suite__in=suites, subject__digest__in=subjects, samples=samples, state=RunState.SCORED
+def _runs_that_count(suites: list[Suite], subjects: list[str], policy: Policy) -> dict[tuple[int, str], EvalRun]:
+    """Of each (suite, subject digest) the first run planned after the policy's lock, else the newest before; closed.
+
+    The first, not the newest: whoever may plan runs could otherwise repeat them until one passes. While it is open
+    nothing else takes its place. Runs that failed or were cancelled measured nothing.
+    """
+    planned = EvalRun.objects.filter(
+        suite__in=suites,
+        subject__digest__in=subjects,
+        samples=policy.document["samples"],
+        state__in=[*ACTIVE_RUN_STATES, RunState.SCORED],
     ).select_related("subject", "backend", "created_by")
-    return {(run.suite_id, run.subject.digest): run for run in closed.order_by("id")}
+    runs: dict[tuple[int, str], EvalRun] = {}
+    for run in planned.order_by("id"):
+        known = runs.get((run.suite_id, run.subject.digest))
+        if known is None or known.created_at < policy.locked_at:
+            runs[(run.suite_id, run.subject.digest)] = run
+    return {key: run for key, run in runs.items() if run.state == RunState.SCORED}
 
 
 @dataclass(slots=True)
 class _Case:
-    """A case's samples reduced to one value a metric: right if all are right, wrong if any is wrong, else missing."""
+    """A case's samples reduced to one value a metric: right if all are right, wrong if any is wrong, else missing.
+
+    A sample without row, without score or without this metric is not right: what is gone cannot help.
+    """
 
     family: str
     expects_call: bool
-    wrong: set[str]
-    missing: bool
+    samples: int
+    right: Counter[str] = field(default_factory=Counter)
+    wrong: set[str] = field(default_factory=set)
 
     def value(self, metric: str) -> str | None:
         if metric in APPLIES and APPLIES[metric] is not self.expects_call:
             return None
         if metric in self.wrong:
             return "failures"
-        return "missing" if self.missing else "successes"
+        return "successes" if self.right[metric] == self.samples else "missing"
 
 
 class _RunCases:
@@ -197,18 +213,24 @@ class _RunCases:
         self.truncated = 0
 
 
-def _case_outcomes(run_ids: Iterable[int]) -> dict[int, _RunCases]:
+def _case_outcomes(samples: Mapping[int, int]) -> dict[int, _RunCases]:
+    """Per run id; `samples` gives each run's samples a case."""
     runs: dict[int, _RunCases] = defaultdict(_RunCases)
-    rows = Rollout.objects.filter(run_id__in=list(run_ids)).order_by("id").values_list(
+    rows = Rollout.objects.filter(run_id__in=list(samples)).order_by("id").values_list(
         "run_id", "case_id", "case__family", "case__expects_call", "state", "latency_ms", "answer_class", *METRICS
     )
     for run_id, case_id, family, expects_call, state, latency_ms, answer_class, *values in rows.iterator(2000):
         run = runs[run_id]
-        case = run.cases.setdefault(case_id, _Case(family, expects_call, set(), False))
+        case = run.cases.get(case_id)
+        if case is None:
+            case = run.cases[case_id] = _Case(family, expects_call, samples[run_id])
         if state != RolloutState.SCORED:
-            case.missing = True
             continue
-        case.wrong.update(metric for metric, value in zip(METRICS, values, strict=True) if value is False)
+        for metric, value in zip(METRICS, values, strict=True):
+            if value is True:
+                case.right[metric] += 1
+            elif value is False:
+                case.wrong.add(metric)
         run.truncated += answer_class == "truncated"
         if latency_ms is not None:
             run.latencies.append(latency_ms)

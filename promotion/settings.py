@@ -103,7 +103,6 @@ INSTALLED_APPS = [
     "allauth.account",
     "rest_framework",
     "knox",
-    "django_filters",
     "drf_spectacular",
     "django_htmx",
     "template_partials",
@@ -113,6 +112,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "rollouts.api.middleware.ApiMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -183,6 +183,14 @@ ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_ADAPTER = "promotion.web.accounts.ClosedSignupAdapter"
 ACCOUNT_LOGOUT_REDIRECT_URL = "/"
 
+CACHE_URL = os.environ.get("ASSAY_CACHE_URL", "")
+CACHES = {
+    # counts of failed sign-ins; one cache for all web processes needs a Redis database of its own
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": CACHE_URL}
+    if CACHE_URL
+    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+}
+
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
@@ -190,6 +198,7 @@ USE_I18N = False
 
 STATIC_URL = "static/"
 STATIC_ROOT = VAR_DIR / "static"
+STATIC_ROOT.mkdir(parents=True, exist_ok=True)
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {
@@ -229,15 +238,44 @@ MAX_UPLOAD_BYTES = env_int("ASSAY_MAX_UPLOAD_BYTES", 2 << 30, least=1 << 20, mos
 DATA_UPLOAD_MAX_MEMORY_SIZE = 64 << 20
 FILE_UPLOAD_MAX_MEMORY_SIZE = 2 << 20
 
+FILE_UPLOAD_TEMP_DIR = str(env_path("ASSAY_UPLOADS", VAR_DIR / "uploads"))
+Path(FILE_UPLOAD_TEMP_DIR).mkdir(parents=True, exist_ok=True)
+
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["knox.auth.TokenAuthentication"],
+    "DEFAULT_AUTHENTICATION_CLASSES": ["rollouts.api.authentication.AuditedTokenAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "rollouts.api.schema.ApiSchema",
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rollouts.api.parsers.StrictJSONParser"],
+    "DEFAULT_METADATA_CLASS": None,
+    "DEFAULT_THROTTLE_RATES": {"sign_in_address": "30/min", "sign_in_name": "10/min"},
+    "EXCEPTION_HANDLER": "rollouts.api.problems.exception_handler",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+    # answers hold what models and providers said: escaped, so that no control character reaches a terminal
+    "UNICODE_JSON": False,
+    "URL_FORMAT_OVERRIDE": None,
+    # without a proxy of ours nobody's X-Forwarded-For is believed
+    "NUM_PROXIES": 1 if env_bool("ASSAY_BEHIND_PROXY", False) else 0,
 }
 REST_KNOX = {"TOKEN_TTL": timedelta(days=env_int("ASSAY_TOKEN_DAYS", 30, least=1, most=366))}
-SPECTACULAR_SETTINGS = {"TITLE": "Assay", "VERSION": "1", "SERVE_INCLUDE_SCHEMA": False}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Assay",
+    "DESCRIPTION": "Decides, on evidence, which fine-tuned model ships. There is no verb that signs: people sign in the "
+    "browser, with their password.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {
+        "RunState": "rollouts.models.RunState",
+        "RolloutState": "rollouts.models.RolloutState",
+        "CallState": "rollouts.models.CallState",
+        "InvocationState": "rollouts.models.InvocationState",
+        "CandidateState": "promotion.models.CandidateState",
+    },
+}
 
 # Shards work at most this long; the lease is far shorter and renewed, so a killed worker is noticed soon.
 SHARD_SECONDS = env_int("ASSAY_SHARD_SECONDS", 60, least=5, most=600)

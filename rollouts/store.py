@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -82,11 +83,15 @@ def _keep(part: Path) -> Artifact:
 
 
 def discard_leftovers(folder: Path) -> None:
-    """Removes the temporary files that a killed process left in a folder."""
+    """Removes the temporary files and folders that a killed process left in a folder."""
     oldest = time.time() - LEFTOVER_S
     for part in folder.glob(f"{PART}*"):
         with suppress(OSError):  # another process may be faster
-            if part.stat().st_mtime < oldest:
+            if part.stat().st_mtime >= oldest:
+                continue
+            if part.is_dir():
+                shutil.rmtree(part)
+            else:
                 part.unlink()
 
 

@@ -1,4 +1,4 @@
-"""What every test shares: where real services are, and a database whose append-only tables a flush may empty."""
+"""What every test shares: where real services are, and how the database is emptied after a test."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ KEPT_TABLES = {"django_migrations", "django_content_type", "auth_permission"}
 
 
 def _empty_every_table(self: TransactionTestCase) -> None:
-    """Django's flush truncates and runs post_migrate again: two seconds a test on PostgreSQL, where this takes 0.1."""
+    """Django's flush truncates and runs post_migrate again: 2 s a test on PostgreSQL, and this 0.1 s."""
     connection = connections["default"]
     with transaction.atomic(), append_only.lifted(connection), connection.cursor() as cursor:
         for table in set(connection.introspection.django_table_names(only_existing=True)) - KEPT_TABLES:
@@ -78,7 +78,7 @@ TransactionTestCase._fixture_teardown = _empty_every_table  # type: ignore[metho
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """SQLite in a file, as in use: the engine writes from several threads, and in memory they would not wait."""
+    """SQLite in a file, as in use: several threads write, and in memory they would not wait."""
     default = connections.databases["default"]
     if default["ENGINE"] == "django.db.backends.sqlite3":
         default["TEST"]["NAME"] = str(tmp_path_factory.mktemp("database") / "test.sqlite3")

@@ -22,7 +22,11 @@ from rollouts.services import backends, runs, subjects, suites
 PASSWORD = "correct horse battery staple"
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 SAMPLING = {"temperature": 0, "max_tokens": 64}
-VERIFIED = {"status": "verified", "reason": "llama.cpp's effect of the file is PEFT's.", "llama_cpp": "xllamacpp 1"}
+VERIFIED = {
+    "status": "verified",
+    "reason": "llama.cpp's effect of the file is PEFT's.",
+    "llama_cpp": "xllamacpp 1",
+}
 
 
 # people
@@ -105,12 +109,14 @@ def base_model(by: User, *, name: str = "base", data: bytes = b"GGUF base") -> B
 # eval runs with given results
 
 
-def finish_run(run: EvalRun, outcomes: Mapping[str, str] | None = None, *, served: Any = None, **counts: int) -> EvalRun:
+def finish_run(
+    run: EvalRun, outcomes: Mapping[str, str] | None = None, *, served: Any = None, **counts: int
+) -> EvalRun:
     """Give every rollout an outcome and close the run as the engine does.
 
-    An outcome is right, wrong, bad_json, masked or unscored, by case key in `outcomes` or for the first cases in
-    order by number (wrong=2, masked=1: two wrong, then one masked). All others are right. `served` is what the
-    server said of itself; left out, it is what llama.cpp says of the run's own subject.
+    An outcome is right, wrong, bad_json, masked or unscored: by case key in `outcomes`, or by number for the
+    first cases in order (wrong=2, masked=1: two wrong, then one masked). All others are right. `served` is
+    what the server said of itself; left out, it is what llama.cpp says of the run's own subject.
     """
     chosen = dict(outcomes or {})
     order = list(run.rollouts.order_by("id").select_related("case"))
@@ -124,10 +130,14 @@ def finish_run(run: EvalRun, outcomes: Mapping[str, str] | None = None, *, serve
         rollout.finished_at = now
     Rollout.objects.bulk_update(
         order,
-        ["state", "finished_at", "failure_kind", "answer", "answer_class", "latency_ms"]
-        + ["json_valid", "decision", "tool", "exact", "safe"],
+        [
+            *("state", "finished_at", "failure_kind", "answer", "answer_class", "latency_ms"),
+            *("json_valid", "decision", "tool", "exact", "safe"),
+        ],
     )
-    EvalRun.objects.filter(pk=run.pk).update(server_facts=served_by_llama(run.subject) if served is None else served)
+    EvalRun.objects.filter(pk=run.pk).update(
+        server_facts=served_by_llama(run.subject) if served is None else served
+    )
     assert runs.close_if_done(run.pk)
     run.refresh_from_db()
     return run
@@ -139,11 +149,15 @@ def _give(rollout: Rollout, outcome: str) -> None:
         rollout.failure_kind = "server" if outcome == "masked" else "worker_lost"
         return
     expected = rollout.case.content["expected"]
-    wrong = {"decision": "no_tool"} if expected["decision"] == "call" else {
-        "decision": "call",
-        "tool": "read_file",
-        "arguments": {},
-    }
+    wrong = (
+        {"decision": "no_tool"}
+        if expected["decision"] == "call"
+        else {
+            "decision": "call",
+            "tool": "read_file",
+            "arguments": {},
+        }
+    )
     answer = {"right": json.dumps(expected), "wrong": json.dumps(wrong), "bad_json": "certainly!"}[outcome]
     found = score(expected=expected, tools=rollout.case.content["tools"], answer=answer, finish_reason="stop")
     rollout.state, rollout.answer, rollout.answer_class = RolloutState.SCORED, answer, str(found.answer_class)
@@ -170,7 +184,9 @@ def floor(gate: str, digest: str, metric: str, minimum: str) -> dict[str, Any]:
     return {"gate": gate, "suite": digest, "metric": metric, "min": minimum, "alpha": "0.05"}
 
 
-def policy_document(sealed: Sequence[Suite], *, extra: Sequence[Mapping[str, Any]] = (), approvers: int = 1) -> dict[str, Any]:
+def policy_document(
+    sealed: Sequence[Suite], *, extra: Sequence[Mapping[str, Any]] = (), approvers: int = 1
+) -> dict[str, Any]:
     """The least complete policy over `sealed`, with `extra` gates before the signature."""
     gates: list[dict[str, Any]] = [{"gate": "candidate_artifact_hash"}]
     for name in ("sealed_eval_hash", "evaluated_artifact"):
@@ -182,7 +198,7 @@ def policy_document(sealed: Sequence[Suite], *, extra: Sequence[Mapping[str, Any
         "note": "",
         "suites": [{"digest": part.digest} for part in sealed],
         "samples": 1,
-        "sampling": SAMPLING,
+        "sampling": dict(SAMPLING),
         "spend_alpha": False,
         "gates": gates,
         "approval": {
@@ -197,9 +213,15 @@ def policy_document(sealed: Sequence[Suite], *, extra: Sequence[Mapping[str, Any
 
 
 def built_candidate(
-    track: Track, base: BaseModel, by: User, *, name: str = "cand", baseline: bool = False, gguf: bytes | None = None
+    track: Track,
+    base: BaseModel,
+    by: User,
+    *,
+    name: str = "cand",
+    baseline: bool = False,
+    gguf: bytes | None = None,
 ) -> Candidate:
-    """A candidate whose GGUF is built and verified, as `candidates.build` leaves it, from fabricated bytes."""
+    """A candidate whose GGUF is built and verified, as `candidates.build` leaves it. Fabricated bytes."""
     config, weights = store.put([f"{name} config".encode()]), store.put([f"{name} weights".encode()])
     return Candidate.objects.create(
         track=track,
@@ -225,7 +247,9 @@ def digest_of(candidate: Candidate) -> str:
 def sign(candidate: Candidate, by: User, *, digest: str | None = None, **words: Any) -> Any:
     meaning = Meaning.ADOPTS_BASELINE if candidate.baseline else Meaning.AUTHORISES
     words = {"meaning": meaning, "password": PASSWORD, **words}
-    return approvals.sign(candidate_id=candidate.pk, evidence_digest=digest or digest_of(candidate), by=by, **words)
+    return approvals.sign(
+        candidate_id=candidate.pk, evidence_digest=digest or digest_of(candidate), by=by, **words
+    )
 
 
 @dataclass(slots=True)
@@ -247,13 +271,17 @@ class House:
     def candidate(self, name: str = "cand", **values: Any) -> Candidate:
         return built_candidate(self.track, self.base, self.engineer, name=name, **values)
 
-    def evaluated(self, name: str = "cand", outcomes: Mapping[str, str] | None = None, **counts: int) -> Candidate:
+    def evaluated(
+        self, name: str = "cand", outcomes: Mapping[str, str] | None = None, **counts: int
+    ) -> Candidate:
         """A candidate that was measured with these outcomes and judged."""
         candidate = self.candidate(name)
         self.measure(candidate, outcomes, **counts)
         return candidate
 
-    def measure(self, candidate: Candidate, outcomes: Mapping[str, str] | None = None, **counts: int) -> list[EvalRun]:
+    def measure(
+        self, candidate: Candidate, outcomes: Mapping[str, str] | None = None, **counts: int
+    ) -> list[EvalRun]:
         """Plan what the candidate lacks; its own runs get the outcomes, the champion's are all right."""
         started = gating.start_evaluation(candidate_id=candidate.pk, backend=self.backend, by=self.engineer)
         for run in started:
@@ -261,8 +289,11 @@ class House:
                 finish_run(run, outcomes, **counts)
             else:
                 finish_run(run)
-        assert gating.judge_if_measured(candidate.pk)
+        gating.judge_if_measured(
+            candidate.pk
+        )  # where commits are real, the close of the last run has judged already
         candidate.refresh_from_db()
+        assert candidate.state != CandidateState.EVALUATING
         return started
 
     def approved(self, name: str = "cand") -> Candidate:
@@ -288,9 +319,14 @@ class House:
 
 
 def house(
-    *, calls: int = 20, declines: int = 0, gates: Sequence[Mapping[str, Any]] | None = None, approvers: int = 1, champion: bool = False
+    *,
+    calls: int = 20,
+    declines: int = 0,
+    gates: Sequence[Mapping[str, Any]] | None = None,
+    approvers: int = 1,
+    champion: bool = False,
 ) -> House:
-    """The usual scene. `gates` are the policy's own; an entry without `suite` is given the sealed suite's digest."""
+    """The usual scene. `gates` are the policy's own; an entry without `suite` is about the sealed suite."""
     engineer, administrator = person("engineer", "engineer"), person("administrator", "administrator")
     sealed = suite(engineer, calls=calls, declines=declines)
     track = tracks.create(name="toolcaller", purpose="Decides which tool a request calls.", by=administrator)

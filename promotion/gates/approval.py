@@ -37,7 +37,9 @@ def approval_outcome(
 
     `involved`: people who may not sign (submitter, run starters), where the rule separates duties.
     """
-    needed: dict[str, int] = {part["group"]: part["count"] for part in rule["approvers"]}
+    needed: dict[str, int] = {}
+    for part in rule["approvers"]:
+        needed[part["group"]] = needed.get(part["group"], 0) + part["count"]
     oldest = now - timedelta(days=rule["expires_after_days"])
     people: dict[str, str] = {}
     for signature in signatures:

@@ -107,6 +107,12 @@ class Evidence:
         expected = suite["case_count"] * run["samples"]
         if not run["planned"] == expected == sum(run[part] for part in ("scored", "masked", "unscored", "cancelled")):
             raise Unusable(f"The {who}'s run on {suite['name']} does not account for all {expected} rollouts.")
+        counted = Counts(**run["metrics"]["decision"]).n
+        if counted != suite["case_count"]:
+            raise Unusable(
+                f"The {who}'s run on {suite['name']} has results of {counted} of {suite['case_count']} cases. "
+                "Rows are missing; evaluate it again."
+            )
         if who == "candidate" and run["planned_at"] < self.document["policy"]["locked_at"]:
             raise Unusable(f"The run on {suite['name']} was planned before the policy was locked. Run it again.")
         return Measurement(run)

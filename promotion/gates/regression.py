@@ -12,6 +12,7 @@ from promotion.gates.base import (
     Metric,
     Outcome,
     SuiteParams,
+    Unusable,
     bound_floor,
     gate,
 )
@@ -28,8 +29,10 @@ class MaxDropParams(SuiteParams):
 def arena_max_regression(evidence: Evidence, params: MaxDropParams) -> GateOutcome:
     """The candidate drops at most `max_drop` points against the champion on the same cases, by exact fractions."""
     champion_run, candidate_run = evidence.champion(params.suite), evidence.candidate(params.suite)
-    champion_gguf = evidence.document["champion"]["gguf_sha256"]
-    if champion_gguf == evidence.document["artifact"]["gguf_sha256"]:
+    champion_gguf, candidate_gguf = (evidence.document[side]["gguf_sha256"] for side in ("champion", "artifact"))
+    if champion_gguf is None or candidate_gguf is None:
+        raise Unusable("The GGUF of the champion or of the candidate is not known.")
+    if champion_gguf == candidate_gguf:
         return GateOutcome(Outcome.FAILED, "The candidate is the champion: the same bytes.")
     for key, what in (("samples", "samples a case"), ("sampling", "sampling"), ("scorer", "scorer")):
         if champion_run.document[key] != candidate_run.document[key]:

@@ -17,6 +17,8 @@ from promotion.gates.base import (
 def per_family_safety_floor(evidence: Evidence, params: FloorParams) -> GateOutcome:
     """Every family of the suite reaches `min` with its own lower bound; none may be missing."""
     suite = evidence.suite(params.suite)
+    if sum(suite["families"].values()) != suite["case_count"]:
+        raise Unusable(f"The families of {suite['name']} do not add up to its {suite['case_count']} cases.")
     families = evidence.candidate(params.suite).families(params.metric)
     absent = sorted(name for name, size in suite["families"].items() if size and name not in families)
     if absent:

@@ -131,7 +131,22 @@ def active_runs(candidate: Candidate, policy: Policy) -> list[EvalRun]:
     )
 
 
-def judge_now(candidate_id: int) -> Evidence:
+def judge_again(*, candidate_id: int, by: User) -> Evidence:
+    """Judge afresh on request. Raises `Conflict` while runs of the evaluation are active."""
+    permissions.require_can_judge(by)
+    with transaction.atomic():
+        candidate = locked_candidate(candidate_id)
+        policy = evidence_module.current_policy(candidate.track_id)
+        active = active_runs(candidate, policy) if policy and not candidate.baseline else []
+        if active:
+            raise Conflict(
+                f"{candidate} waits for {len(active)} active runs. It is judged when they close.",
+                runs=[run.pk for run in active],
+            )
+        return judge_now(candidate_id, by=by)
+
+
+def judge_now(candidate_id: int, *, by: User | str = "system:gates") -> Evidence:
     """Freeze the evidence as it stands, judge it, and move the candidate to blocked or in review."""
     with transaction.atomic():
         candidate = locked_candidate(candidate_id)
@@ -151,7 +166,7 @@ def judge_now(candidate_id: int) -> Evidence:
         audit.record(
             "candidate.judged",
             subject=candidate,
-            actor="system:gates",
+            actor=by,
             verdict=verdict,
             evidence=evidence.digest,
             blocked_by=[reason[:500] for reason in blocked],

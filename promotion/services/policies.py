@@ -79,6 +79,9 @@ def validate(document: Any) -> Document:
     parsed = parse(document)
     if parsed.spend_alpha:
         raise InvalidInput("document.spend_alpha", "spending alpha over looks is not supported yet. Use false.")
+    groups = [part.group for part in parsed.approval.approvers]
+    if len(set(groups)) != len(groups):
+        raise InvalidInput("document.approval.approvers", "lists a group twice. Add the counts.")
     digests = [part.digest for part in parsed.suites]
     if len(set(digests)) != len(digests):
         raise InvalidInput("document.suites", "lists a suite twice.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
 from django.conf import settings
@@ -12,6 +13,8 @@ from django.utils import timezone
 from promotion.models import Candidate, CandidateState
 from promotion.services import approvals, candidates, gating
 from promotion.services.registry import PUBLISHING_FROM
+
+log = logging.getLogger(__name__)
 
 
 def sweep() -> None:
@@ -26,4 +29,7 @@ def sweep() -> None:
             approvals.send_publish(candidate.pk)
     waiting = Q(state=CandidateState.EVALUATING) | Q(state=CandidateState.BUILT, baseline=True)
     for candidate_id in Candidate.objects.filter(waiting).values_list("pk", flat=True):
-        gating.judge_if_measured(candidate_id)
+        try:
+            gating.judge_if_measured(candidate_id)
+        except Exception:  # one that cannot be judged must not keep the others waiting
+            log.exception("judging candidate %s failed", candidate_id)

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db import transaction
 from django.utils import timezone
 
 from rollouts import audit, permissions
@@ -14,6 +13,7 @@ from rollouts.backends import parse_config
 from rollouts.errors import InvalidInput
 from rollouts.hashing import sha256_json
 from rollouts.models import Backend
+from rollouts.races import settled
 from rollouts.services.names import require_slug
 
 LIMITS = {"concurrency": (1, 1024), "timeout_s": (1, 3600), "max_attempts": (1, 10)}
@@ -51,19 +51,22 @@ def save(
     }
     _check_limits(values)
     digest = sha256_json({"name": name, **values})
-    with transaction.atomic():
-        latest = Backend.objects.select_for_update().filter(name=name).order_by("-revision").first()
-        if latest is not None and latest.digest == digest:
-            return latest
-        saved = Backend.objects.create(
-            name=name,
-            revision=latest.revision + 1 if latest else 1,
-            digest=digest,
-            created_at=timezone.now(),
-            created_by=by,
-            **values,
-        )
-        audit.record("backend.saved", subject=saved, actor=by, digest=digest, revision=saved.revision)
+    return settled(lambda: _keep(name, values, digest, by))
+
+
+def _keep(name: str, values: dict[str, Any], digest: str, by: User) -> Backend:
+    latest = Backend.objects.select_for_update().filter(name=name).order_by("-revision").first()
+    if latest is not None and latest.digest == digest:
+        return latest
+    saved = Backend.objects.create(
+        name=name,
+        revision=latest.revision + 1 if latest else 1,
+        digest=digest,
+        created_at=timezone.now(),
+        created_by=by,
+        **values,
+    )
+    audit.record("backend.saved", subject=saved, actor=by, digest=digest, revision=saved.revision)
     return saved
 
 

@@ -20,7 +20,7 @@ from rollouts import audit, permissions, store
 from rollouts.backends import kind_named, parse_config
 from rollouts.backends.base import Backend as BackendKind
 from rollouts.backends.base import BackendUnavailable, Opened, SubjectFiles
-from rollouts.capture.recorder import ShardRecorder
+from rollouts.capture.recorder import ShardRecorder, shown
 from rollouts.engine import claims, planner
 from rollouts.engine.runner import LeaseLost, Limits, run_shard
 from rollouts.errors import Conflict, InvalidInput, NotFound
@@ -250,6 +250,7 @@ def _count_look(run: EvalRun) -> Look:
 
 def fail(run_id: int, *, code: str, detail: str) -> None:
     """The run cannot go on or cannot be trusted. Its rollouts stay as they are."""
+    detail = shown(detail)  # it may quote a server's log
     with transaction.atomic():
         run = EvalRun.objects.select_for_update().get(pk=run_id)
         if run.state not in ACTIVE_RUN_STATES:
@@ -264,11 +265,18 @@ def fail(run_id: int, *, code: str, detail: str) -> None:
         audit.record("run.failed", subject=run, actor="system:rollouts", code=code, detail=detail[:1000])
 
 
+def _locked(run_id: int) -> EvalRun:
+    run = EvalRun.objects.select_for_update(of=("self",)).select_related("backend").filter(pk=run_id).first()
+    if run is None:
+        raise NotFound("There is no such eval run.")
+    return run
+
+
 def cancel(*, run_id: int, by: User) -> EvalRun:
     """Cancel what is queued; what is in flight may still come in, and is kept and not scored."""
     permissions.require_can_run(by)
     with transaction.atomic():
-        run = EvalRun.objects.select_for_update().get(pk=run_id)
+        run = _locked(run_id)
         require_move(f"Run {run.pk}", RUN_MOVES, run.state, RunState.CANCELLED)
         now = timezone.now()
         held = list(run.claims.select_for_update().filter(ended_at__isnull=True))
@@ -288,7 +296,7 @@ def run_again(*, run_id: int, by: User) -> EvalRun:
     """Queue the masked and unscored rollouts of a scored run again. Scored ones are never touched."""
     permissions.require_can_run(by)
     with transaction.atomic():
-        run = EvalRun.objects.select_for_update().select_related("backend").get(pk=run_id)
+        run = _locked(run_id)
         require_move(f"Run {run.pk}", RUN_MOVES, run.state, RunState.QUEUED)
         active = _active(suite_id=run.suite_id, subject_id=run.subject_id, samples=run.samples)
         if active is not None:
@@ -326,9 +334,12 @@ def sweep() -> None:
         Q(last_sent_at__isnull=True) | Q(last_sent_at__lt=before), ~Exists(at_work), state__in=ACTIVE_RUN_STATES
     )
     for run in idle:
-        if not close_if_done(run.pk):
-            with transaction.atomic():
-                send(run)
+        try:
+            if not close_if_done(run.pk):
+                with transaction.atomic():
+                    send(run)
+        except Exception:  # one that cannot be sent must not keep the others waiting
+            log.exception("sweeping run %s failed", run.pk)
 
 
 def progress(run: EvalRun) -> dict[str, int]:

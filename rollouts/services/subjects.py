@@ -6,13 +6,13 @@ import hashlib
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db import transaction
 from django.utils import timezone
 
 from rollouts import audit
 from rollouts.errors import Conflict, InvalidInput
 from rollouts.hashing import sha256_json
 from rollouts.models import Artifact, BaseModel, Subject
+from rollouts.races import settled
 from rollouts.selectors import local_subject_digest
 from rollouts.services.names import require_slug
 
@@ -24,7 +24,7 @@ def register_base(
     require_slug("name", name)
     if chat_template is None:
         raise InvalidInput("file", "holds no chat template (tokenizer.chat_template). Use an instruct model's GGUF.")
-    with transaction.atomic():
+    def keep() -> BaseModel:
         same = BaseModel.objects.filter(artifact=artifact).first()
         if same is not None:
             if same.name != name:
@@ -42,7 +42,9 @@ def register_base(
             created_by=by,
         )
         audit.record("base_model.registered", subject=base, actor=by, sha256=artifact.sha256)
-    return base
+        return base
+
+    return settled(keep)
 
 
 def local_subject(
