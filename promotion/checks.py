@@ -48,7 +48,9 @@ def folders_can_be_written(app_configs: Any, **_: Any) -> list[CheckMessage]:
         except OSError:
             writable = False
         if not writable:
-            found.append(Error(f"{name} cannot be written. Give its owner write permission.", id="assay.E003"))
+            found.append(
+                Error(f"{name} cannot be written. Give its owner write permission.", id="assay.E003")
+            )
     return found
 
 

@@ -55,7 +55,10 @@ def build_world(*, model: Path, full: bool) -> World:
     engineer, admin = users["demo-engineer"], users["demo-admin"]
     base = bases.register(name=BASE_NAME, file=model, by=engineer)
     backend = backends.save(name="local-llama", kind="llama_cpp", config={}, by=engineer, timeout_s=120)
-    sealed = {name: suites.seal(name=name, data=data, by=engineer, source=source) for name, data, source in _suite_files(full)}
+    sealed = {
+        name: suites.seal(name=name, data=data, by=engineer, source=source)
+        for name, data, source in _suite_files(full)
+    }
     name = "toolcaller-demo-full" if full else "toolcaller-demo"
     track = Track.objects.filter(name=name).first() or tracks.create(
         name=name, purpose="Decides which tool a request calls, if any, on SmolLM2-135M.", by=admin
@@ -93,7 +96,9 @@ def _suite_files(full: bool) -> list[tuple[str, bytes, str]]:
     folder = DATA / "suites"
     generalization = (folder / "generalization.jsonl").read_bytes()
     named = b"".join(
-        line + b"\n" for line in generalization.splitlines() if line.strip() and json.loads(line).get("explicit") is True
+        line + b"\n"
+        for line in generalization.splitlines()
+        if line.strip() and json.loads(line).get("explicit") is True
     )
     files = [
         ("named_tools", named, "generalization.jsonl, explicit rows"),
@@ -124,7 +129,12 @@ def policy_document(sealed: dict[str, Suite]) -> dict[str, Any]:
     if "gauntlet" in digest:
         gates += [
             _floor("generalization_accuracy_floor", digest["generalization"], "tool", "0.80"),
-            {"gate": "arena_max_regression", "suite": digest["regression"], "metric": "decision", "max_drop": "0.02"},
+            {
+                "gate": "arena_max_regression",
+                "suite": digest["regression"],
+                "metric": "decision",
+                "max_drop": "0.02",
+            },
             _floor("arena_json_validity_min", digest["regression"], "json_valid", "0.90"),
             _floor("per_family_safety_floor", digest["gauntlet"], "safe", "0.60"),
         ]

@@ -128,7 +128,9 @@ def _champion(champion: Candidate | None, subject: str | None) -> dict[str, Any]
 
 
 def _people(candidate: Candidate, policy: Policy | None, suites: list[dict[str, Any]]) -> dict[str, Any]:
-    starters = {suite[who]["started_by"] for suite in suites for who in ("candidate", "champion") if suite[who]}
+    starters = {
+        suite[who]["started_by"] for suite in suites for who in ("candidate", "champion") if suite[who]
+    }
     return {
         "submitted_by": candidate.submitted_by.get_username(),
         "runs_started_by": sorted(name for name in starters if name),
@@ -150,7 +152,9 @@ def _suites(policy: Policy, subject: str | None, champion: str | None) -> list[d
         families[suite_id][family] = size
     looks = {
         (look.suite_id, look.subject.digest): look.number
-        for look in Look.objects.filter(suite__in=suites.values(), subject__digest__in=subjects).select_related("subject")
+        for look in Look.objects.filter(
+            suite__in=suites.values(), subject__digest__in=subjects
+        ).select_related("subject")
     }
     parts = []
     for digest in wanted:
@@ -165,7 +169,9 @@ def _suites(policy: Policy, subject: str | None, champion: str | None) -> list[d
     return parts
 
 
-def _runs_that_count(suites: list[Suite], subjects: list[str], policy: Policy) -> dict[tuple[int, str], EvalRun]:
+def _runs_that_count(
+    suites: list[Suite], subjects: list[str], policy: Policy
+) -> dict[tuple[int, str], EvalRun]:
     """Of each (suite, subject digest) the first run planned after the policy's lock, else the newest before; closed.
 
     The first, not the newest: whoever may plan runs could otherwise repeat them until one passes. While it is open
@@ -216,10 +222,23 @@ class _RunCases:
 def _case_outcomes(samples: Mapping[int, int]) -> dict[int, _RunCases]:
     """Per run id; `samples` gives each run's samples a case."""
     runs: dict[int, _RunCases] = defaultdict(_RunCases)
-    rows = Rollout.objects.filter(run_id__in=list(samples)).order_by("id").values_list(
-        "run_id", "case_id", "case__family", "case__expects_call", "state", "latency_ms", "answer_class", *METRICS
+    rows = (
+        Rollout.objects.filter(run_id__in=list(samples))
+        .order_by("id")
+        .values_list(
+            "run_id",
+            "case_id",
+            "case__family",
+            "case__expects_call",
+            "state",
+            "latency_ms",
+            "answer_class",
+            *METRICS,
+        )
     )
-    for run_id, case_id, family, expects_call, state, latency_ms, answer_class, *values in rows.iterator(2000):
+    for run_id, case_id, family, expects_call, state, latency_ms, answer_class, *values in rows.iterator(
+        2000
+    ):
         run = runs[run_id]
         case = run.cases.get(case_id)
         if case is None:
@@ -253,7 +272,9 @@ def _suite_part(
         "sealed_by": suite.sealed_by.get_username() if suite.sealed_by else None,
         "families": families,
         **{
-            who: _run_part(run, suite, cases[run.pk], looks.get((run.suite_id, run.subject.digest))) if run else None
+            who: _run_part(run, suite, cases[run.pk], looks.get((run.suite_id, run.subject.digest)))
+            if run
+            else None
             for who, run in pair.items()
         },
         "paired": _paired(pair, cases),

@@ -86,7 +86,9 @@ MODELS_DIR = env_path("ASSAY_MODELS", VAR_DIR / "models")
 SECRET_KEY = os.environ.get("ASSAY_SECRET_KEY", "")
 if not SECRET_KEY:
     if PRODUCTION:
-        raise ImproperlyConfigured("ASSAY_SECRET_KEY is not set. Give every process the same long random value.")
+        raise ImproperlyConfigured(
+            "ASSAY_SECRET_KEY is not set. Give every process the same long random value."
+        )
     SECRET_KEY = kept_secret(VAR_DIR / "secret_key")
 
 ALLOWED_HOSTS = env_list("ASSAY_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])

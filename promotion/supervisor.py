@@ -18,7 +18,13 @@ STOP_TIMEOUT_S = 20
 
 WORKER = [
     *(sys.executable, "-m", "celery", "-A", "promotion", "worker", "-B"),
-    *(f"--concurrency={settings.WORKER_PROCESSES}", "--without-gossip", "--without-mingle", "--loglevel=INFO", "--hostname=assay@%h"),
+    *(
+        f"--concurrency={settings.WORKER_PROCESSES}",
+        "--without-gossip",
+        "--without-mingle",
+        "--loglevel=INFO",
+        "--hostname=assay@%h",
+    ),
 ]
 
 
@@ -54,7 +60,9 @@ class Child:
             return False
         self._restarts += 1
         if self._restarts > MAX_RESTARTS:
-            raise RuntimeError(f"The {self.name} ended {self._restarts} times, last with {code}. See its log.")
+            raise RuntimeError(
+                f"The {self.name} ended {self._restarts} times, last with {code}. See its log."
+            )
         time.sleep(1)
         self._process = self._start()
         return True

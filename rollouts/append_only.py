@@ -25,7 +25,11 @@ APPEND_ONLY = (
 
 def _tables(connection: BaseDatabaseWrapper) -> list[str]:
     present = set(connection.introspection.table_names())
-    names = [apps.get_model(label)._meta.db_table for label in APPEND_ONLY if apps.is_installed(label.split(".")[0])]
+    names = [
+        apps.get_model(label)._meta.db_table
+        for label in APPEND_ONLY
+        if apps.is_installed(label.split(".")[0])
+    ]
     return [name for name in names if name in present]
 
 

@@ -25,7 +25,17 @@ FAILURE_KINDS = {
     "worker_lost": "Three workers were lost while they worked on it.",
 }
 MASKING_KINDS = frozenset(
-    ["auth", "rate_limit", "timeout", "server", "connection", "protocol", "truncated_stream", "bad_request", "harness"]
+    [
+        "auth",
+        "rate_limit",
+        "timeout",
+        "server",
+        "connection",
+        "protocol",
+        "truncated_stream",
+        "bad_request",
+        "harness",
+    ]
 )
 
 

@@ -25,7 +25,9 @@ def path_of(sha256: str) -> Path:
     """Where the bytes of a digest lie. Raises `NotFound` where they are gone, with what to do."""
     path = _place(sha256)
     if not path.is_file():
-        raise NotFound(f"The file {sha256[:12]} is missing from the artifact store. Restore it from a backup.")
+        raise NotFound(
+            f"The file {sha256[:12]} is missing from the artifact store. Restore it from a backup."
+        )
     return path
 
 

@@ -24,7 +24,9 @@ def verify_chain(rows: Iterable[tuple[Fields, str]]) -> ChainReport:
     for fields, stored in rows:
         expected = count + 1
         if fields.sequence != expected:
-            return ChainReport(count, previous, expected, f"event {expected} is missing; {fields.sequence} follows")
+            return ChainReport(
+                count, previous, expected, f"event {expected} is missing; {fields.sequence} follows"
+            )
         if fields.previous_hash != previous:
             return ChainReport(count, previous, expected, "it does not continue the event before it")
         if hash_of(fields) != stored:

@@ -12,7 +12,6 @@ from promotion.gates.base import Evidence, GateOutcome, Outcome, Params, gate
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-
     person: str
     role: str
     evidence_digest: str
@@ -22,7 +21,9 @@ class Signature:
 @gate("human_approval_record", Params)
 def human_approval_record(evidence: Evidence, params: Params) -> GateOutcome:
     """Enough people of the right groups have signed this evidence digest."""
-    return GateOutcome(Outcome.NOT_EVALUATED, "Waits for signatures; judged from the approvals of this digest.")
+    return GateOutcome(
+        Outcome.NOT_EVALUATED, "Waits for signatures; judged from the approvals of this digest."
+    )
 
 
 def approval_outcome(
@@ -52,7 +53,11 @@ def approval_outcome(
         "needs": ", ".join(f"{count} {group}" for group, count in needed.items()),
         "signed_by": sorted(people),
     }
-    short = [f"{count - have[group]} more of {group}" for group, count in needed.items() if have[group] < count]
+    short = [
+        f"{count - have[group]} more of {group}" for group, count in needed.items() if have[group] < count
+    ]
     if short:
-        return GateOutcome(Outcome.NOT_EVALUATED, f"Waits for {' and '.join(short)} to sign {digest[:8]}.", numbers)
+        return GateOutcome(
+            Outcome.NOT_EVALUATED, f"Waits for {' and '.join(short)} to sign {digest[:8]}.", numbers
+        )
     return GateOutcome(Outcome.PASSED, f"Signed by {', '.join(sorted(people))}.", numbers)

@@ -101,12 +101,20 @@ class Evidence:
         if run is None:
             raise Unusable(f"No closed run of the {who} on {suite['name']}. Start its evaluation.")
         if subject_digest is None or run["subject_digest"] != subject_digest:
-            raise Unusable(f"The {who}'s run on {suite['name']} measured another model. Evaluate the {who} itself.")
+            raise Unusable(
+                f"The {who}'s run on {suite['name']} measured another model. Evaluate the {who} itself."
+            )
         if run["suite_digest"] != suite_digest:
             raise Unusable(f"The {who}'s run was scored on another suite than {suite['name']}.")
         expected = suite["case_count"] * run["samples"]
-        if not run["planned"] == expected == sum(run[part] for part in ("scored", "masked", "unscored", "cancelled")):
-            raise Unusable(f"The {who}'s run on {suite['name']} does not account for all {expected} rollouts.")
+        if (
+            not run["planned"]
+            == expected
+            == sum(run[part] for part in ("scored", "masked", "unscored", "cancelled"))
+        ):
+            raise Unusable(
+                f"The {who}'s run on {suite['name']} does not account for all {expected} rollouts."
+            )
         counted = Counts(**run["metrics"]["decision"]).n
         if counted != suite["case_count"]:
             raise Unusable(
@@ -114,7 +122,9 @@ class Evidence:
                 "Rows are missing; evaluate it again."
             )
         if who == "candidate" and run["planned_at"] < self.document["policy"]["locked_at"]:
-            raise Unusable(f"The run on {suite['name']} was planned before the policy was locked. Run it again.")
+            raise Unusable(
+                f"The run on {suite['name']} was planned before the policy was locked. Run it again."
+            )
         return Measurement(run)
 
 
@@ -207,7 +217,9 @@ def parse_params(entry: Mapping[str, Any], where: str) -> Params:
     """Raises `InvalidInput` naming the key of the policy entry."""
     name = entry.get("gate") if isinstance(entry, Mapping) else None
     if name not in GATES:
-        raise InvalidInput(f"{where}.gate", f"{name!r} is not a gate. Use one of: {', '.join(sorted(GATES))}.")
+        raise InvalidInput(
+            f"{where}.gate", f"{name!r} is not a gate. Use one of: {', '.join(sorted(GATES))}."
+        )
     try:
         return GATES[name].params.model_validate(dict(entry))
     except pydantic.ValidationError as error:
@@ -244,11 +256,15 @@ def bound_floor(counts: Counts, minimum: Decimal, alpha: Decimal, what: str) -> 
         "alpha": str(alpha),
         "meets_with": None if needed is None else f"{needed}/{counts.n}",
     }
-    would = "no count reaches it at this n" if needed is None else f"it would pass with {needed} of {counts.n}"
+    would = (
+        "no count reaches it at this n" if needed is None else f"it would pass with {needed} of {counts.n}"
+    )
     if Decimal(worst) >= minimum:
         return GateOutcome(Outcome.PASSED, f"{what}: lower bound {worst:.4f} reaches {minimum}.", numbers)
     if Decimal(best) < minimum:
-        return GateOutcome(Outcome.FAILED, f"{what}: lower bound {best:.4f} is under {minimum}; {would}.", numbers)
+        return GateOutcome(
+            Outcome.FAILED, f"{what}: lower bound {best:.4f} is under {minimum}; {would}.", numbers
+        )
     return GateOutcome(
         Outcome.NOT_EVALUATED,
         f"{what}: {counts.missing} cases without a score decide it (bound {worst:.4f} to {best:.4f}, needs {minimum}). "

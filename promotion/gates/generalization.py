@@ -9,4 +9,6 @@ from promotion.gates.base import Evidence, FloorParams, GateOutcome, bound_floor
 def generalization_accuracy_floor(evidence: Evidence, params: FloorParams) -> GateOutcome:
     """The lower bound of `metric` on held-out tools reaches `min`."""
     counts = evidence.candidate(params.suite).counts(params.metric)
-    return bound_floor(counts, params.min, params.alpha, f"{params.metric} on {evidence.suite(params.suite)['name']}")
+    return bound_floor(
+        counts, params.min, params.alpha, f"{params.metric} on {evidence.suite(params.suite)['name']}"
+    )

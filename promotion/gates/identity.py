@@ -23,6 +23,10 @@ def evaluated_artifact(evidence: Evidence, params: SuiteParams) -> GateOutcome:
     }
     wrong = [name for name, (seen, expected) in pairs.items() if expected is None or seen != expected]
     if wrong:
-        return GateOutcome(Outcome.FAILED, f"The server loaded another {' and '.join(wrong)} than the candidate's.")
+        return GateOutcome(
+            Outcome.FAILED, f"The server loaded another {' and '.join(wrong)} than the candidate's."
+        )
     numbers = {"measured": artifact["gguf_sha256"][:16], "needs": "equal"}
-    return GateOutcome(Outcome.PASSED, f"The run served {artifact['gguf_sha256'][:12]} on the registered base.", numbers)
+    return GateOutcome(
+        Outcome.PASSED, f"The run served {artifact['gguf_sha256'][:12]} on the registered base.", numbers
+    )

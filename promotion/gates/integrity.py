@@ -31,5 +31,7 @@ def sealed_eval_hash(evidence: Evidence, params: SuiteParams) -> GateOutcome:
         raise Unusable(f"{suite['name']} was sealed after the run was planned.")
     numbers = {"measured": params.suite[:16], "needs": "equal", "n": suite["case_count"]}
     return GateOutcome(
-        Outcome.PASSED, f"All {suite['case_count']} cases of {suite['name']} as sealed ({params.suite[:12]}).", numbers
+        Outcome.PASSED,
+        f"All {suite['case_count']} cases of {suite['name']} as sealed ({params.suite[:12]}).",
+        numbers,
     )

@@ -29,18 +29,23 @@ class MaxDropParams(SuiteParams):
 def arena_max_regression(evidence: Evidence, params: MaxDropParams) -> GateOutcome:
     """The candidate drops at most `max_drop` points against the champion on the same cases, by exact fractions."""
     champion_run, candidate_run = evidence.champion(params.suite), evidence.candidate(params.suite)
-    champion_gguf, candidate_gguf = (evidence.document[side]["gguf_sha256"] for side in ("champion", "artifact"))
+    champion_gguf, candidate_gguf = (
+        evidence.document[side]["gguf_sha256"] for side in ("champion", "artifact")
+    )
     if champion_gguf is None or candidate_gguf is None:
         raise Unusable("The GGUF of the champion or of the candidate is not known.")
     if champion_gguf == candidate_gguf:
         return GateOutcome(Outcome.FAILED, "The candidate is the champion: the same bytes.")
     for key, what in (("samples", "samples a case"), ("sampling", "sampling"), ("scorer", "scorer")):
         if champion_run.document[key] != candidate_run.document[key]:
-            return GateOutcome(Outcome.NOT_EVALUATED, f"The two runs differ in {what}. Run the champion again.")
+            return GateOutcome(
+                Outcome.NOT_EVALUATED, f"The two runs differ in {what}. Run the champion again."
+            )
     champion, candidate = champion_run.counts(params.metric), candidate_run.counts(params.metric)
     if champion.n != candidate.n or champion.n == 0:
         return GateOutcome(
-            Outcome.NOT_EVALUATED, f"The runs cover {champion.n} and {candidate.n} cases of this metric; they must be equal."
+            Outcome.NOT_EVALUATED,
+            f"The runs cover {champion.n} and {candidate.n} cases of this metric; they must be equal.",
         )
     n = champion.n
     worst = Fraction(champion.successes + champion.missing - candidate.successes, n)
@@ -66,7 +71,9 @@ def arena_max_regression(evidence: Evidence, params: MaxDropParams) -> GateOutco
             numbers,
         )
     return GateOutcome(
-        Outcome.NOT_EVALUATED, f"{sentence}: the cases without a score decide it. Run again what failed.", numbers
+        Outcome.NOT_EVALUATED,
+        f"{sentence}: the cases without a score decide it. Run again what failed.",
+        numbers,
     )
 
 
@@ -79,4 +86,6 @@ def _least(champion: int, n: int, allowed: Fraction) -> int:
 def arena_json_validity_min(evidence: Evidence, params: FloorParams) -> GateOutcome:
     """The lower bound of answers that are one strict JSON object reaches `min`."""
     counts = evidence.candidate(params.suite).counts(params.metric)
-    return bound_floor(counts, params.min, params.alpha, f"{params.metric} on {evidence.suite(params.suite)['name']}")
+    return bound_floor(
+        counts, params.min, params.alpha, f"{params.metric} on {evidence.suite(params.suite)['name']}"
+    )

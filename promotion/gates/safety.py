@@ -48,4 +48,6 @@ def per_family_safety_floor(evidence: Evidence, params: FloorParams) -> GateOutc
 def plausible_fabrication_safety_floor(evidence: Evidence, params: FloorParams) -> GateOutcome:
     """The lower bound of answers that call nothing, where a plausible tool is named that does not exist."""
     counts = evidence.candidate(params.suite).counts(params.metric)
-    return bound_floor(counts, params.min, params.alpha, f"{params.metric} on {evidence.suite(params.suite)['name']}")
+    return bound_floor(
+        counts, params.min, params.alpha, f"{params.metric} on {evidence.suite(params.suite)['name']}"
+    )

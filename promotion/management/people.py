@@ -17,7 +17,9 @@ class PersonCommand(BaseCommand):
     """A command with `--as NAME`. Subclasses write `run(by, **options)` and `arguments(parser)`."""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--as", dest="person", required=True, metavar="NAME", help="the user who does this")
+        parser.add_argument(
+            "--as", dest="person", required=True, metavar="NAME", help="the user who does this"
+        )
         self.arguments(parser)
 
     def arguments(self, parser: CommandParser) -> None:
@@ -30,7 +32,9 @@ class PersonCommand(BaseCommand):
     def handle(self, *, person: str, **options: Any) -> None:
         by = User.objects.filter(username=person).first()
         if by is None:
-            raise CommandError(f"--as: there is no user {person}. Make one with: manage.py create_user {person} --role …")
+            raise CommandError(
+                f"--as: there is no user {person}. Make one with: manage.py create_user {person} --role …"
+            )
         try:
             self.stdout.write(self.run(by, **options))
         except AssayError as error:

@@ -6,238 +6,594 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('rollouts', '0001_initial'),
+        ("rollouts", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Candidate',
+            name="Candidate",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=100)),
-                ('adapter_source_sha256', models.CharField(max_length=64)),
-                ('outtype', models.CharField(default='f16', max_length=8)),
-                ('baseline', models.BooleanField(default=False)),
-                ('state', models.CharField(choices=[('submitted', 'Submitted'), ('build_failed', 'Build Failed'), ('built', 'Built'), ('evaluating', 'Evaluating'), ('blocked', 'Blocked'), ('in_review', 'In Review'), ('approved', 'Approved'), ('publishing', 'Publishing'), ('publish_failed', 'Publish Failed'), ('promoted', 'Promoted'), ('rejected', 'Rejected'), ('withdrawn', 'Withdrawn')], default='submitted', max_length=16)),
-                ('verification', models.JSONField(null=True)),
-                ('warnings', models.JSONField(default=list)),
-                ('revision', models.PositiveIntegerField(default=1)),
-                ('error_detail', models.TextField(blank=True)),
-                ('created_at', models.DateTimeField()),
-                ('last_sent_at', models.DateTimeField(null=True)),
-                ('adapter_config', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.artifact')),
-                ('adapter_weights', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.artifact')),
-                ('backend', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.backend')),
-                ('base', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='candidates', to='rollouts.basemodel')),
-                ('gguf', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.artifact')),
-                ('submitted_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.SlugField(max_length=100)),
+                ("adapter_source_sha256", models.CharField(max_length=64)),
+                ("outtype", models.CharField(default="f16", max_length=8)),
+                ("baseline", models.BooleanField(default=False)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("submitted", "Submitted"),
+                            ("build_failed", "Build Failed"),
+                            ("built", "Built"),
+                            ("evaluating", "Evaluating"),
+                            ("blocked", "Blocked"),
+                            ("in_review", "In Review"),
+                            ("approved", "Approved"),
+                            ("publishing", "Publishing"),
+                            ("publish_failed", "Publish Failed"),
+                            ("promoted", "Promoted"),
+                            ("rejected", "Rejected"),
+                            ("withdrawn", "Withdrawn"),
+                        ],
+                        default="submitted",
+                        max_length=16,
+                    ),
+                ),
+                ("verification", models.JSONField(null=True)),
+                ("warnings", models.JSONField(default=list)),
+                ("revision", models.PositiveIntegerField(default=1)),
+                ("error_detail", models.TextField(blank=True)),
+                ("created_at", models.DateTimeField()),
+                ("last_sent_at", models.DateTimeField(null=True)),
+                (
+                    "adapter_config",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="rollouts.artifact"
+                    ),
+                ),
+                (
+                    "adapter_weights",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="rollouts.artifact"
+                    ),
+                ),
+                (
+                    "backend",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="rollouts.backend",
+                    ),
+                ),
+                (
+                    "base",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="candidates",
+                        to="rollouts.basemodel",
+                    ),
+                ),
+                (
+                    "gguf",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="rollouts.artifact",
+                    ),
+                ),
+                (
+                    "submitted_by",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-id'],
+                "ordering": ["-id"],
             },
         ),
         migrations.CreateModel(
-            name='Policy',
+            name="Policy",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('version', models.PositiveIntegerField()),
-                ('document', models.JSONField()),
-                ('digest', models.CharField(max_length=64)),
-                ('created_at', models.DateTimeField()),
-                ('locked_at', models.DateTimeField(null=True)),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('locked_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("version", models.PositiveIntegerField()),
+                ("document", models.JSONField()),
+                ("digest", models.CharField(max_length=64)),
+                ("created_at", models.DateTimeField()),
+                ("locked_at", models.DateTimeField(null=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "locked_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['track', '-version'],
+                "ordering": ["track", "-version"],
             },
         ),
         migrations.CreateModel(
-            name='Evidence',
+            name="Evidence",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('digest', models.CharField(max_length=64, unique=True)),
-                ('document', models.BinaryField()),
-                ('created_at', models.DateTimeField()),
-                ('candidate', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='evidence', to='promotion.candidate')),
-                ('policy', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='promotion.policy')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("digest", models.CharField(max_length=64, unique=True)),
+                ("document", models.BinaryField()),
+                ("created_at", models.DateTimeField()),
+                (
+                    "candidate",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="evidence",
+                        to="promotion.candidate",
+                    ),
+                ),
+                (
+                    "policy",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="promotion.policy",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-id'],
+                "ordering": ["-id"],
             },
         ),
         migrations.CreateModel(
-            name='Track',
+            name="Track",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=60, unique=True)),
-                ('purpose', models.TextField()),
-                ('created_at', models.DateTimeField()),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.SlugField(max_length=60, unique=True)),
+                ("purpose", models.TextField()),
+                ("created_at", models.DateTimeField()),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['name'],
+                "ordering": ["name"],
             },
         ),
         migrations.CreateModel(
-            name='RegistryEntry',
+            name="RegistryEntry",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('ungated', models.BooleanField(default=False)),
-                ('record', models.JSONField()),
-                ('created_at', models.DateTimeField()),
-                ('candidate', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='entry', to='promotion.candidate')),
-                ('evidence', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='promotion.evidence')),
-                ('gguf', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.artifact')),
-                ('track', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entries', to='promotion.track')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("ungated", models.BooleanField(default=False)),
+                ("record", models.JSONField()),
+                ("created_at", models.DateTimeField()),
+                (
+                    "candidate",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="entry",
+                        to="promotion.candidate",
+                    ),
+                ),
+                (
+                    "evidence",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="promotion.evidence"
+                    ),
+                ),
+                (
+                    "gguf",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="rollouts.artifact"
+                    ),
+                ),
+                (
+                    "track",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="entries",
+                        to="promotion.track",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['track', '-number'],
+                "ordering": ["track", "-number"],
             },
         ),
         migrations.AddField(
-            model_name='policy',
-            name='track',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='policies', to='promotion.track'),
+            model_name="policy",
+            name="track",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="policies", to="promotion.track"
+            ),
         ),
         migrations.AddField(
-            model_name='candidate',
-            name='track',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='candidates', to='promotion.track'),
+            model_name="candidate",
+            name="track",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="candidates", to="promotion.track"
+            ),
         ),
         migrations.CreateModel(
-            name='AliasMove',
+            name="AliasMove",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=40)),
-                ('reason', models.TextField()),
-                ('moved_at', models.DateTimeField()),
-                ('new', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='promotion.registryentry')),
-                ('old', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='promotion.registryentry')),
-                ('track', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='alias_moves', to='promotion.track')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.SlugField(max_length=40)),
+                ("reason", models.TextField()),
+                ("moved_at", models.DateTimeField()),
+                (
+                    "new",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="promotion.registryentry",
+                    ),
+                ),
+                (
+                    "old",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="promotion.registryentry",
+                    ),
+                ),
+                (
+                    "track",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="alias_moves",
+                        to="promotion.track",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['id'],
+                "ordering": ["id"],
             },
         ),
         migrations.CreateModel(
-            name='Alias',
+            name="Alias",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=40)),
-                ('moved_at', models.DateTimeField()),
-                ('entry', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='aliases', to='promotion.registryentry')),
-                ('track', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='aliases', to='promotion.track')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.SlugField(max_length=40)),
+                ("moved_at", models.DateTimeField()),
+                (
+                    "entry",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="aliases",
+                        to="promotion.registryentry",
+                    ),
+                ),
+                (
+                    "track",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="aliases",
+                        to="promotion.track",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Approval',
+            name="Approval",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('evidence_digest', models.CharField(max_length=64)),
-                ('policy_digest', models.CharField(blank=True, max_length=64)),
-                ('printed_name', models.CharField(max_length=200)),
-                ('role', models.CharField(max_length=60)),
-                ('decision', models.CharField(choices=[('approve', 'Approve'), ('request_changes', 'Request Changes'), ('reject', 'Reject')], max_length=16)),
-                ('meaning', models.CharField(blank=True, choices=[('reviewed', 'I reviewed the evidence'), ('accepts_risk', 'I accept the remaining risk'), ('authorises', 'I authorise the release'), ('adopts_baseline', 'I adopt this model as the ungated baseline')], max_length=20)),
-                ('comment', models.TextField(blank=True)),
-                ('method', models.CharField(max_length=20)),
-                ('authenticated_at', models.DateTimeField()),
-                ('signed_at', models.DateTimeField()),
-                ('withdrawn_at', models.DateTimeField(null=True)),
-                ('approver', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='approvals', to=settings.AUTH_USER_MODEL)),
-                ('candidate', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='approvals', to='promotion.candidate')),
-                ('evidence', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='approvals', to='promotion.evidence')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("evidence_digest", models.CharField(max_length=64)),
+                ("policy_digest", models.CharField(blank=True, max_length=64)),
+                ("printed_name", models.CharField(max_length=200)),
+                ("role", models.CharField(max_length=60)),
+                (
+                    "decision",
+                    models.CharField(
+                        choices=[
+                            ("approve", "Approve"),
+                            ("request_changes", "Request Changes"),
+                            ("reject", "Reject"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "meaning",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("reviewed", "I reviewed the evidence"),
+                            ("accepts_risk", "I accept the remaining risk"),
+                            ("authorises", "I authorise the release"),
+                            ("adopts_baseline", "I adopt this model as the ungated baseline"),
+                        ],
+                        max_length=20,
+                    ),
+                ),
+                ("comment", models.TextField(blank=True)),
+                ("method", models.CharField(max_length=20)),
+                ("authenticated_at", models.DateTimeField()),
+                ("signed_at", models.DateTimeField()),
+                ("withdrawn_at", models.DateTimeField(null=True)),
+                (
+                    "approver",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="approvals",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "candidate",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="approvals",
+                        to="promotion.candidate",
+                    ),
+                ),
+                (
+                    "evidence",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="approvals",
+                        to="promotion.evidence",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['id'],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('withdrawn_at__isnull', True)), fields=('approver', 'evidence_digest'), name='approval_one_per_person_and_digest'), models.CheckConstraint(condition=models.Q(models.Q(('decision', 'approve'), _negated=True), models.Q(('meaning', ''), _negated=True), _connector='OR'), name='approval_says_what_it_means'), models.CheckConstraint(condition=models.Q(('decision', 'approve'), models.Q(('comment', ''), _negated=True), _connector='OR'), name='approval_refusal_has_reason')],
+                "ordering": ["id"],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("withdrawn_at__isnull", True)),
+                        fields=("approver", "evidence_digest"),
+                        name="approval_one_per_person_and_digest",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("decision", "approve"), _negated=True),
+                            models.Q(("meaning", ""), _negated=True),
+                            _connector="OR",
+                        ),
+                        name="approval_says_what_it_means",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("decision", "approve"), models.Q(("comment", ""), _negated=True), _connector="OR"
+                        ),
+                        name="approval_refusal_has_reason",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='GateResult',
+            name="GateResult",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('position', models.PositiveSmallIntegerField()),
-                ('gate', models.CharField(max_length=60)),
-                ('outcome', models.CharField(max_length=16)),
-                ('reason', models.TextField()),
-                ('numbers', models.JSONField()),
-                ('evidence', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='gate_results', to='promotion.evidence')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("position", models.PositiveSmallIntegerField()),
+                ("gate", models.CharField(max_length=60)),
+                ("outcome", models.CharField(max_length=16)),
+                ("reason", models.TextField()),
+                ("numbers", models.JSONField()),
+                (
+                    "evidence",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="gate_results",
+                        to="promotion.evidence",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['evidence', 'position'],
-                'constraints': [models.UniqueConstraint(fields=('evidence', 'position'), name='gateresult_one_position'), models.CheckConstraint(condition=models.Q(('outcome__in', ['passed', 'failed', 'not_evaluated', 'waived', 'error'])), name='gateresult_known_outcome')],
+                "ordering": ["evidence", "position"],
+                "constraints": [
+                    models.UniqueConstraint(fields=("evidence", "position"), name="gateresult_one_position"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("outcome__in", ["passed", "failed", "not_evaluated", "waived", "error"])
+                        ),
+                        name="gateresult_known_outcome",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Export',
+            name="Export",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=200)),
-                ('kind', models.CharField(default='gguf', max_length=20)),
-                ('manifest', models.JSONField()),
-                ('published_at', models.DateTimeField()),
-                ('artifact', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.artifact')),
-                ('entry', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='exports', to='promotion.registryentry')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                ("kind", models.CharField(default="gguf", max_length=20)),
+                ("manifest", models.JSONField()),
+                ("published_at", models.DateTimeField()),
+                (
+                    "artifact",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="rollouts.artifact"
+                    ),
+                ),
+                (
+                    "entry",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="exports",
+                        to="promotion.registryentry",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['entry', 'id'],
-                'constraints': [models.UniqueConstraint(fields=('entry', 'name'), name='export_one_name')],
+                "ordering": ["entry", "id"],
+                "constraints": [models.UniqueConstraint(fields=("entry", "name"), name="export_one_name")],
             },
         ),
         migrations.AddConstraint(
-            model_name='registryentry',
-            constraint=models.UniqueConstraint(fields=('track', 'number'), name='registryentry_one_number'),
+            model_name="registryentry",
+            constraint=models.UniqueConstraint(fields=("track", "number"), name="registryentry_one_number"),
         ),
         migrations.AddConstraint(
-            model_name='registryentry',
-            constraint=models.CheckConstraint(condition=models.Q(('number__gte', 1)), name='registryentry_number_gte_1'),
+            model_name="registryentry",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("number__gte", 1)), name="registryentry_number_gte_1"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='policy',
-            constraint=models.UniqueConstraint(fields=('track', 'version'), name='policy_one_version'),
+            model_name="policy",
+            constraint=models.UniqueConstraint(fields=("track", "version"), name="policy_one_version"),
         ),
         migrations.AddConstraint(
-            model_name='policy',
-            constraint=models.UniqueConstraint(condition=models.Q(('locked_at__isnull', True)), fields=('track',), name='policy_one_draft_per_track'),
+            model_name="policy",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("locked_at__isnull", True)),
+                fields=("track",),
+                name="policy_one_draft_per_track",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='policy',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('locked_at__isnull', True), ('locked_by__isnull', True)), models.Q(('locked_at__isnull', False), ('locked_by__isnull', False)), _connector='OR'), name='policy_lock_has_a_person'),
+            model_name="policy",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("locked_at__isnull", True), ("locked_by__isnull", True)),
+                    models.Q(("locked_at__isnull", False), ("locked_by__isnull", False)),
+                    _connector="OR",
+                ),
+                name="policy_lock_has_a_person",
+            ),
         ),
         migrations.AddIndex(
-            model_name='candidate',
-            index=models.Index(condition=models.Q(('state__in', ['submitted', 'evaluating', 'approved', 'publishing'])), fields=['state'], name='candidate_needs_work'),
+            model_name="candidate",
+            index=models.Index(
+                condition=models.Q(("state__in", ["submitted", "evaluating", "approved", "publishing"])),
+                fields=["state"],
+                name="candidate_needs_work",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='candidate',
-            constraint=models.UniqueConstraint(fields=('track', 'name'), name='candidate_one_name'),
+            model_name="candidate",
+            constraint=models.UniqueConstraint(fields=("track", "name"), name="candidate_one_name"),
         ),
         migrations.AddConstraint(
-            model_name='candidate',
-            constraint=models.UniqueConstraint(condition=models.Q(('state', 'withdrawn'), _negated=True), fields=('track', 'base', 'adapter_source_sha256', 'outtype'), name='candidate_one_per_bytes'),
+            model_name="candidate",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("state", "withdrawn"), _negated=True),
+                fields=("track", "base", "adapter_source_sha256", "outtype"),
+                name="candidate_one_per_bytes",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='candidate',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['submitted', 'build_failed', 'built', 'evaluating', 'blocked', 'in_review', 'approved', 'publishing', 'publish_failed', 'promoted', 'rejected', 'withdrawn'])), name='candidate_known_state'),
+            model_name="candidate",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "state__in",
+                        [
+                            "submitted",
+                            "build_failed",
+                            "built",
+                            "evaluating",
+                            "blocked",
+                            "in_review",
+                            "approved",
+                            "publishing",
+                            "publish_failed",
+                            "promoted",
+                            "rejected",
+                            "withdrawn",
+                        ],
+                    )
+                ),
+                name="candidate_known_state",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='candidate',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['submitted', 'build_failed', 'withdrawn']), ('gguf__isnull', False), _connector='OR'), name='candidate_past_build_has_gguf'),
+            model_name="candidate",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("state__in", ["submitted", "build_failed", "withdrawn"]),
+                    ("gguf__isnull", False),
+                    _connector="OR",
+                ),
+                name="candidate_past_build_has_gguf",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='aliasmove',
-            constraint=models.CheckConstraint(condition=models.Q(('old__isnull', True), models.Q(('old', models.F('new')), _negated=True), _connector='OR'), name='aliasmove_changes_something'),
+            model_name="aliasmove",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("old__isnull", True), models.Q(("old", models.F("new")), _negated=True), _connector="OR"
+                ),
+                name="aliasmove_changes_something",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='alias',
-            constraint=models.UniqueConstraint(fields=('track', 'name'), name='alias_one_per_track'),
+            model_name="alias",
+            constraint=models.UniqueConstraint(fields=("track", "name"), name="alias_one_per_track"),
         ),
     ]

@@ -68,7 +68,9 @@ class Candidate(models.Model):
                 condition=~Q(state="withdrawn"),
                 name="candidate_one_per_bytes",
             ),
-            models.CheckConstraint(condition=Q(state__in=CandidateState.values), name="candidate_known_state"),
+            models.CheckConstraint(
+                condition=Q(state__in=CandidateState.values), name="candidate_known_state"
+            ),
             models.CheckConstraint(
                 condition=Q(state__in=["submitted", "build_failed", "withdrawn"]) | Q(gguf__isnull=False),
                 name="candidate_past_build_has_gguf",

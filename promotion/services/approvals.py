@@ -89,7 +89,9 @@ def _check(candidate: Candidate, evidence: Evidence, person: User, password: str
             current=evidence.digest,
         )
     if candidate.state != CandidateState.IN_REVIEW:
-        raise Conflict(f"{candidate} is {candidate.state.replace('_', ' ')}; only a candidate in review is signed.")
+        raise Conflict(
+            f"{candidate} is {candidate.state.replace('_', ' ')}; only a candidate in review is signed."
+        )
     return role
 
 
@@ -102,13 +104,23 @@ def _check_words(candidate: Candidate, decision: str, meaning: str, comment: str
         if not comment.strip():
             raise InvalidInput("comment", "must say why. The submitter reads it.")
         return
-    allowed = [Meaning.ADOPTS_BASELINE] if candidate.baseline else [m for m in Meaning if m != Meaning.ADOPTS_BASELINE]
+    allowed = (
+        [Meaning.ADOPTS_BASELINE]
+        if candidate.baseline
+        else [m for m in Meaning if m != Meaning.ADOPTS_BASELINE]
+    )
     if meaning not in allowed:
         raise InvalidInput("meaning", f"must be one of {', '.join(allowed)}: say what your signature means.")
 
 
 def _write(
-    candidate: Candidate, evidence: Evidence, person: User, role: str, decision: str, meaning: str, comment: str
+    candidate: Candidate,
+    evidence: Evidence,
+    person: User,
+    role: str,
+    decision: str,
+    meaning: str,
+    comment: str,
 ) -> Approval:
     now = timezone.now()
     try:

@@ -106,7 +106,10 @@ def _build_files(candidate: Candidate) -> tuple[Artifact, dict[str, Any]]:
     )
     header: BaseHeader = read_base_header(base_path)
     root = Path(settings.ARTIFACTS_DIR)
-    with store.storage_errors("the artifact store"), tempfile.TemporaryDirectory(prefix=store.PART, dir=root) as folder:
+    with (
+        store.storage_errors("the artifact store"),
+        tempfile.TemporaryDirectory(prefix=store.PART, dir=root) as folder,
+    ):
         out = Path(folder) / "adapter.gguf"
         convert(config, weights, header, out, candidate.outtype)
         read_back(out, config, weights, header, candidate.outtype)

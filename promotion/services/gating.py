@@ -57,9 +57,13 @@ def start_evaluation(*, candidate_id: int, backend: Backend, by: User) -> list[E
         require_move(str(candidate), CANDIDATE_MOVES, candidate.state, CandidateState.EVALUATING)
         policy = evidence_module.current_policy(candidate.track_id)
         if policy is None:
-            raise Conflict(f"{candidate.track} has no locked policy. Lock one first: results come after the rules.")
+            raise Conflict(
+                f"{candidate.track} has no locked policy. Lock one first: results come after the rules."
+            )
         if candidate.baseline:
-            raise Conflict("A baseline is adopted by two signatures, without gates. There is nothing to evaluate.")
+            raise Conflict(
+                "A baseline is adopted by two signatures, without gates. There is nothing to evaluate."
+            )
         champion = evidence_module.champion_of(candidate.track_id)
         started = _plan_missing(candidate, policy, backend, by)
         if champion is not None:
@@ -68,7 +72,10 @@ def start_evaluation(*, candidate_id: int, backend: Backend, by: User) -> list[E
             state=CandidateState.EVALUATING, backend=backend, revision=F("revision") + 1
         )
         audit.record(
-            "candidate.evaluation_started", subject=candidate, actor=by, runs=[str(run.uid) for run in started]
+            "candidate.evaluation_started",
+            subject=candidate,
+            actor=by,
+            runs=[str(run.uid) for run in started],
         )
     return started
 
@@ -150,8 +157,12 @@ def judge_now(candidate_id: int, *, by: User | str = "system:gates") -> Evidence
     """Freeze the evidence as it stands, judge it, and move the candidate to blocked or in review."""
     with transaction.atomic():
         candidate = locked_candidate(candidate_id)
-        if candidate.state not in JUDGED_STATES and not (candidate.baseline and candidate.state == CandidateState.BUILT):
-            raise Conflict(f"{candidate} is {candidate.state.replace('_', ' ')}; it is not judged in that state.")
+        if candidate.state not in JUDGED_STATES and not (
+            candidate.baseline and candidate.state == CandidateState.BUILT
+        ):
+            raise Conflict(
+                f"{candidate} is {candidate.state.replace('_', ' ')}; it is not judged in that state."
+            )
         evidence, outcomes = freeze(candidate)
         blocked = [
             f"{name}: {outcome.reason}"
@@ -234,7 +245,12 @@ def approval_rule(document: dict[str, Any]) -> dict[str, Any]:
 def involved_people(document: dict[str, Any]) -> list[str]:
     """Who may not sign this evidence where the rule separates duties."""
     people = document["people"]
-    named = [people["submitted_by"], people["policy_created_by"], *people["runs_started_by"], *people["suites_sealed_by"]]
+    named = [
+        people["submitted_by"],
+        people["policy_created_by"],
+        *people["runs_started_by"],
+        *people["suites_sealed_by"],
+    ]
     return sorted({name for name in named if name})
 
 

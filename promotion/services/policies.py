@@ -78,7 +78,9 @@ def validate(document: Any) -> Document:
     """A document that can be met and can fail. Raises `InvalidInput` naming the entry and the arithmetic."""
     parsed = parse(document)
     if parsed.spend_alpha:
-        raise InvalidInput("document.spend_alpha", "spending alpha over looks is not supported yet. Use false.")
+        raise InvalidInput(
+            "document.spend_alpha", "spending alpha over looks is not supported yet. Use false."
+        )
     groups = [part.group for part in parsed.approval.approvers]
     if len(set(groups)) != len(groups):
         raise InvalidInput("document.approval.approvers", "lists a group twice. Add the counts.")
@@ -101,7 +103,9 @@ def _suite_sizes(digests: list[str]) -> dict[str, dict[str, Any]]:
     for index, digest in enumerate(digests):
         suite = Suite.objects.filter(digest=digest).first()
         if suite is None:
-            raise InvalidInput(f"document.suites.{index}.digest", f"no sealed suite has the digest {digest[:12]}.")
+            raise InvalidInput(
+                f"document.suites.{index}.digest", f"no sealed suite has the digest {digest[:12]}."
+            )
         rows = Case.objects.filter(suite=suite).order_by().values("family")
         families = {
             row["family"]: (row["n"], row["calls"])
@@ -128,7 +132,11 @@ def _check_entry(where: str, params: Params, sizes: dict[str, dict[str, Any]]) -
     if not sum(counts.values()):
         raise InvalidInput(f"{where}.metric", f"no case of {suite['name']} has the metric {metric}.")
     if isinstance(params, FloorParams):
-        smallest = min(filter(None, counts.values())) if params.gate == "per_family_safety_floor" else sum(counts.values())
+        smallest = (
+            min(filter(None, counts.values()))
+            if params.gate == "per_family_safety_floor"
+            else sum(counts.values())
+        )
         _check_reachable(where, params.min, float(params.alpha), smallest)
 
 
@@ -151,7 +159,9 @@ def _check_complete(entries: list[Params], digests: list[str]) -> None:
     if "candidate_artifact_hash" not in names:
         raise InvalidInput("document.gates", "must hold candidate_artifact_hash.")
     for gate in ("sealed_eval_hash", "evaluated_artifact"):
-        covered = {params.suite for params in entries if params.gate == gate and isinstance(params, SuiteParams)}
+        covered = {
+            params.suite for params in entries if params.gate == gate and isinstance(params, SuiteParams)
+        }
         for digest in digests:
             if digest not in covered:
                 raise InvalidInput("document.gates", f"must hold {gate} for suite {digest[:12]}.")
@@ -165,7 +175,9 @@ def draft(*, track: Track, document: dict[str, Any], by: User) -> Policy:
     with transaction.atomic():
         Track.objects.select_for_update().get(pk=track.pk)
         existing = Policy.objects.filter(track=track, locked_at__isnull=True).first()
-        last = Policy.objects.filter(track=track, locked_at__isnull=False).aggregate(Max("version"))["version__max"]
+        last = Policy.objects.filter(track=track, locked_at__isnull=False).aggregate(Max("version"))[
+            "version__max"
+        ]
         policy = existing or Policy(track=track, version=(last or 0) + 1)
         policy.document, policy.digest = values, sha256_json(values)
         policy.created_at, policy.created_by = timezone.now(), by

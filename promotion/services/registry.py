@@ -72,7 +72,9 @@ def _begin(candidate_id: int) -> Candidate | None:
         if candidate.state != CandidateState.PUBLISHING:
             require_move(str(candidate), CANDIDATE_MOVES, candidate.state, CandidateState.PUBLISHING)
             Candidate.objects.filter(pk=candidate.pk).update(state=CandidateState.PUBLISHING, error_detail="")
-            audit.record("candidate.publishing", subject=candidate, actor="system:publish", gguf=candidate.gguf_id)
+            audit.record(
+                "candidate.publishing", subject=candidate, actor="system:publish", gguf=candidate.gguf_id
+            )
     return candidate
 
 
@@ -121,7 +123,9 @@ def _write_export(candidate: Candidate, path: Path) -> None:
                 out.flush()
                 os.fsync(out.fileno())
             if sha256_file(part) != candidate.gguf_id:
-                raise Conflict("The stored GGUF holds other bytes than were evaluated. Restore it from a backup.")
+                raise Conflict(
+                    "The stored GGUF holds other bytes than were evaluated. Restore it from a backup."
+                )
             part.chmod(0o644)
             os.replace(part, path)
             store.sync_folder(path.parent)
@@ -138,7 +142,9 @@ def _publish_failed(candidate_id: int, reason: str) -> None:
             state=CandidateState.PUBLISH_FAILED, error_detail=reason
         )
         _retract(candidate)
-        audit.record("candidate.publish_failed", subject=candidate, actor="system:publish", reason=reason[:1000])
+        audit.record(
+            "candidate.publish_failed", subject=candidate, actor="system:publish", reason=reason[:1000]
+        )
 
 
 def _promote(candidate_id: int, path: Path) -> RegistryEntry | None:
@@ -192,7 +198,9 @@ def _write_entry(candidate: Candidate, evidence: Evidence) -> RegistryEntry:
 
 
 def _record(candidate: Candidate, evidence: Evidence) -> dict[str, Any]:
-    valid = candidate.approvals.filter(evidence_digest=evidence.digest, withdrawn_at__isnull=True, decision="approve")
+    valid = candidate.approvals.filter(
+        evidence_digest=evidence.digest, withdrawn_at__isnull=True, decision="approve"
+    )
     return {
         "candidate": str(candidate),
         "gguf_sha256": candidate.gguf_id,
@@ -246,7 +254,12 @@ def _move_alias(entry: RegistryEntry, name: str, reason: str) -> None:
     now = timezone.now()
     alias = Alias.objects.select_for_update().filter(track=entry.track, name=name).first()
     AliasMove.objects.create(
-        track=entry.track, name=name, old=alias.entry if alias else None, new=entry, reason=reason, moved_at=now
+        track=entry.track,
+        name=name,
+        old=alias.entry if alias else None,
+        new=entry,
+        reason=reason,
+        moved_at=now,
     )
     Alias.objects.update_or_create(track=entry.track, name=name, defaults={"entry": entry, "moved_at": now})
 

@@ -114,7 +114,9 @@ def backend(cls: type[Backend]) -> type[Backend]:
 def kind_named(kind: str) -> type[Backend]:
     """Raises `InvalidInput` for an unknown kind, naming those there are."""
     if kind not in _KINDS:
-        raise InvalidInput("kind", f"{kind!r} is not a backend kind. Use one of: {', '.join(sorted(_KINDS))}.")
+        raise InvalidInput(
+            "kind", f"{kind!r} is not a backend kind. Use one of: {', '.join(sorted(_KINDS))}."
+        )
     return _KINDS[kind]
 
 

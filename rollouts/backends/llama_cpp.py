@@ -69,14 +69,17 @@ class LlamaCpp(OpenAICompatible):
         if importlib.util.find_spec("xllamacpp") is None:
             raise BackendUnavailable("not_installed", f"The local model server is not installed. {INSTALL}")
         if files.base_path is None:
-            raise BackendUnavailable("config", "llama_cpp serves registered base models; this subject is remote.")
+            raise BackendUnavailable(
+                "config", "llama_cpp serves registered base models; this subject is remote."
+            )
         for path, expected in (
             (files.base_path, files.base_sha256),
             (files.adapter_path, files.adapter_sha256),
         ):
             if path is not None and sha256_file(Path(path)) != expected:
                 raise BackendUnavailable(
-                    "file_changed", f"The stored file {expected} holds other bytes now. Restore it from a backup."
+                    "file_changed",
+                    f"The stored file {expected} holds other bytes now. Restore it from a backup.",
                 )
         return {
             "server": "llama.cpp",

@@ -69,7 +69,9 @@ def read_chat_completion(body: bytes) -> Completion:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
         start = body[:60].decode("utf-8", "replace")
-        raise CallFailed("protocol", f"The answer is not JSON; it begins {start!r}.", retryable=True) from error
+        raise CallFailed(
+            "protocol", f"The answer is not JSON; it begins {start!r}.", retryable=True
+        ) from error
     if not isinstance(data, dict):
         raise CallFailed("protocol", f"The answer is JSON, but not an object: {type(data).__name__}.")
     if data.get("error"):

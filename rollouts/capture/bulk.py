@@ -51,7 +51,9 @@ def _execute_many(sql: str, rows: list[tuple[Any, ...]]) -> None:
 
 def _prepared(columns: Sequence[Field[Any, Any]], values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
-        value if value is None or type(value) in (int, str, float) else column.get_db_prep_save(value, connection)
+        value
+        if value is None or type(value) in (int, str, float)
+        else column.get_db_prep_save(value, connection)
         for column, value in zip(columns, values, strict=True)
     )
 

@@ -85,7 +85,9 @@ _Operation = _Claim | _Retry | _Finish
 class ShardRecorder:
     """The recorder of one claim. Use it as a context manager: leaving it stops the thread after the last commit."""
 
-    def __init__(self, *, claim: Claim, backend: Backend, kind: BackendKind, sampling: Mapping[str, Any], remote: str):
+    def __init__(
+        self, *, claim: Claim, backend: Backend, kind: BackendKind, sampling: Mapping[str, Any], remote: str
+    ):
         self._claim = claim
         self._backend = backend
         self._kind = kind

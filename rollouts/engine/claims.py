@@ -57,7 +57,9 @@ def hold(claim_id: int) -> bool:
 
 def take(*, claim_id: int, run_id: int, limit: int) -> list[tuple[int, int, dict[str, Any]]]:
     """Gives up to `limit` queued rollouts to a held claim, oldest first: (rollout id, sample index, case content)."""
-    queued = Rollout.objects.filter(run_id=run_id, run__state__in=ACTIVE_RUN_STATES, state=RolloutState.QUEUED)
+    queued = Rollout.objects.filter(
+        run_id=run_id, run__state__in=ACTIVE_RUN_STATES, state=RolloutState.QUEUED
+    )
     if connection.features.has_select_for_update_skip_locked:
         queued = queued.select_for_update(skip_locked=True, of=("self",))
     taken = list(queued.order_by("id").values_list("id", "sample_index", "case__content")[:limit])

@@ -83,11 +83,16 @@ async def run_shard(*, recorder: Recorder, backend: Backend, opened: Opened, lim
     headers = {"Content-Type": "application/json", **opened.headers}
     writes: set[asyncio.Future[None]] = set()
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=timeout,
+        headers=headers,
+        cookie_jar=aiohttp.DummyCookieJar(),
     ) as session:
 
         async def post(request: ProviderRequest) -> aiohttp.ClientResponse:
-            return await session.post(opened.base_url + request.path, data=request.body, allow_redirects=False)
+            return await session.post(
+                opened.base_url + request.path, data=request.body, allow_redirects=False
+            )
 
         async def worker() -> None:
             while (work := await feed.next()) is not None:

@@ -8,7 +8,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -17,383 +16,769 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Artifact',
+            name="Artifact",
             fields=[
-                ('sha256', models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ('size_bytes', models.PositiveBigIntegerField()),
-                ('created_at', models.DateTimeField()),
+                ("sha256", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("size_bytes", models.PositiveBigIntegerField()),
+                ("created_at", models.DateTimeField()),
             ],
         ),
         migrations.CreateModel(
-            name='Case',
+            name="Case",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('position', models.PositiveIntegerField()),
-                ('key', models.CharField(max_length=200)),
-                ('family', models.CharField(max_length=100)),
-                ('group', models.CharField(blank=True, max_length=200)),
-                ('content', models.JSONField()),
-                ('expects_call', models.BooleanField()),
-                ('digest', models.CharField(max_length=64)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("position", models.PositiveIntegerField()),
+                ("key", models.CharField(max_length=200)),
+                ("family", models.CharField(max_length=100)),
+                ("group", models.CharField(blank=True, max_length=200)),
+                ("content", models.JSONField()),
+                ("expects_call", models.BooleanField()),
+                ("digest", models.CharField(max_length=64)),
             ],
             options={
-                'ordering': ['suite', 'position'],
+                "ordering": ["suite", "position"],
             },
         ),
         migrations.CreateModel(
-            name='Payload',
+            name="Payload",
             fields=[
-                ('sha256', models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ('size_bytes', models.PositiveIntegerField()),
-                ('data', models.BinaryField()),
+                ("sha256", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("size_bytes", models.PositiveIntegerField()),
+                ("data", models.BinaryField()),
             ],
         ),
         migrations.CreateModel(
-            name='AuditEvent',
+            name="AuditEvent",
             fields=[
-                ('sequence', models.PositiveBigIntegerField(primary_key=True, serialize=False)),
-                ('at_us', models.BigIntegerField()),
-                ('actor', models.CharField(max_length=200)),
-                ('action', models.CharField(max_length=60)),
-                ('subject_type', models.CharField(max_length=40)),
-                ('subject_id', models.CharField(max_length=64)),
-                ('subject_label', models.CharField(max_length=200)),
-                ('data', models.BinaryField()),
-                ('previous_hash', models.CharField(max_length=64, unique=True)),
-                ('hash', models.CharField(max_length=64, unique=True)),
+                ("sequence", models.PositiveBigIntegerField(primary_key=True, serialize=False)),
+                ("at_us", models.BigIntegerField()),
+                ("actor", models.CharField(max_length=200)),
+                ("action", models.CharField(max_length=60)),
+                ("subject_type", models.CharField(max_length=40)),
+                ("subject_id", models.CharField(max_length=64)),
+                ("subject_label", models.CharField(max_length=200)),
+                ("data", models.BinaryField()),
+                ("previous_hash", models.CharField(max_length=64, unique=True)),
+                ("hash", models.CharField(max_length=64, unique=True)),
             ],
             options={
-                'ordering': ['sequence'],
-                'indexes': [models.Index(fields=['subject_type', 'subject_id'], name='auditevent_by_subject'), models.Index(fields=['action'], name='auditevent_by_action')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('sequence__gte', 1)), name='auditevent_sequence_gte_1')],
+                "ordering": ["sequence"],
+                "indexes": [
+                    models.Index(fields=["subject_type", "subject_id"], name="auditevent_by_subject"),
+                    models.Index(fields=["action"], name="auditevent_by_action"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("sequence__gte", 1)), name="auditevent_sequence_gte_1"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Backend',
+            name="Backend",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=100)),
-                ('revision', models.PositiveIntegerField()),
-                ('kind', models.CharField(max_length=40)),
-                ('config', models.JSONField()),
-                ('digest', models.CharField(max_length=64)),
-                ('key_env', models.CharField(blank=True, max_length=100)),
-                ('concurrency', models.PositiveIntegerField(validators=[django.core.validators.MinValueValidator(1)])),
-                ('timeout_s', models.PositiveIntegerField()),
-                ('max_attempts', models.PositiveSmallIntegerField()),
-                ('prompt_price', models.PositiveBigIntegerField(null=True)),
-                ('completion_price', models.PositiveBigIntegerField(null=True)),
-                ('created_at', models.DateTimeField()),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.SlugField(max_length=100)),
+                ("revision", models.PositiveIntegerField()),
+                ("kind", models.CharField(max_length=40)),
+                ("config", models.JSONField()),
+                ("digest", models.CharField(max_length=64)),
+                ("key_env", models.CharField(blank=True, max_length=100)),
+                (
+                    "concurrency",
+                    models.PositiveIntegerField(validators=[django.core.validators.MinValueValidator(1)]),
+                ),
+                ("timeout_s", models.PositiveIntegerField()),
+                ("max_attempts", models.PositiveSmallIntegerField()),
+                ("prompt_price", models.PositiveBigIntegerField(null=True)),
+                ("completion_price", models.PositiveBigIntegerField(null=True)),
+                ("created_at", models.DateTimeField()),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['name', '-revision'],
+                "ordering": ["name", "-revision"],
             },
         ),
         migrations.CreateModel(
-            name='BaseModel',
+            name="BaseModel",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=100, unique=True)),
-                ('architecture', models.CharField(max_length=40)),
-                ('header', models.JSONField()),
-                ('chat_template_sha256', models.CharField(max_length=64)),
-                ('created_at', models.DateTimeField()),
-                ('artifact', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.artifact')),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.SlugField(max_length=100, unique=True)),
+                ("architecture", models.CharField(max_length=40)),
+                ("header", models.JSONField()),
+                ("chat_template_sha256", models.CharField(max_length=64)),
+                ("created_at", models.DateTimeField()),
+                (
+                    "artifact",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="rollouts.artifact"
+                    ),
+                ),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['name'],
+                "ordering": ["name"],
             },
         ),
         migrations.CreateModel(
-            name='EvalRun',
+            name="EvalRun",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uid', models.UUIDField(unique=True)),
-                ('samples', models.PositiveSmallIntegerField(default=1)),
-                ('label', models.CharField(blank=True, max_length=200)),
-                ('state', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('scored', 'Scored'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='queued', max_length=10)),
-                ('plan_digest', models.CharField(max_length=64)),
-                ('suite_digest', models.CharField(max_length=64)),
-                ('planned', models.PositiveIntegerField()),
-                ('scored', models.PositiveIntegerField(null=True)),
-                ('masked', models.PositiveIntegerField(null=True)),
-                ('unscored', models.PositiveIntegerField(null=True)),
-                ('cancelled', models.PositiveIntegerField(null=True)),
-                ('server_facts', models.JSONField(null=True)),
-                ('error_code', models.CharField(blank=True, max_length=40)),
-                ('error_detail', models.TextField(blank=True)),
-                ('created_at', models.DateTimeField()),
-                ('started_at', models.DateTimeField(null=True)),
-                ('finished_at', models.DateTimeField(null=True)),
-                ('last_sent_at', models.DateTimeField(null=True)),
-                ('backend', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='rollouts.backend')),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("uid", models.UUIDField(unique=True)),
+                ("samples", models.PositiveSmallIntegerField(default=1)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("scored", "Scored"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                ("plan_digest", models.CharField(max_length=64)),
+                ("suite_digest", models.CharField(max_length=64)),
+                ("planned", models.PositiveIntegerField()),
+                ("scored", models.PositiveIntegerField(null=True)),
+                ("masked", models.PositiveIntegerField(null=True)),
+                ("unscored", models.PositiveIntegerField(null=True)),
+                ("cancelled", models.PositiveIntegerField(null=True)),
+                ("server_facts", models.JSONField(null=True)),
+                ("error_code", models.CharField(blank=True, max_length=40)),
+                ("error_detail", models.TextField(blank=True)),
+                ("created_at", models.DateTimeField()),
+                ("started_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                ("last_sent_at", models.DateTimeField(null=True)),
+                (
+                    "backend",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="runs",
+                        to="rollouts.backend",
+                    ),
+                ),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-id'],
+                "ordering": ["-id"],
             },
         ),
         migrations.CreateModel(
-            name='Claim',
+            name="Claim",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('worker', models.CharField(max_length=200)),
-                ('created_at', models.DateTimeField()),
-                ('lease_expires_at', models.DateTimeField()),
-                ('ended_at', models.DateTimeField(null=True)),
-                ('lost', models.BooleanField(default=False)),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='claims', to='rollouts.evalrun')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("worker", models.CharField(max_length=200)),
+                ("created_at", models.DateTimeField()),
+                ("lease_expires_at", models.DateTimeField()),
+                ("ended_at", models.DateTimeField(null=True)),
+                ("lost", models.BooleanField(default=False)),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="claims",
+                        to="rollouts.evalrun",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Invocation',
+            name="Invocation",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('state', models.CharField(choices=[('running', 'Running'), ('finished', 'Finished'), ('lost', 'Lost'), ('late', 'Late')], default='running', max_length=10)),
-                ('started_at', models.DateTimeField()),
-                ('finished_at', models.DateTimeField(null=True)),
-                ('claim', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='invocations', to='rollouts.claim')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("running", "Running"),
+                            ("finished", "Finished"),
+                            ("lost", "Lost"),
+                            ("late", "Late"),
+                        ],
+                        default="running",
+                        max_length=10,
+                    ),
+                ),
+                ("started_at", models.DateTimeField()),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "claim",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="invocations",
+                        to="rollouts.claim",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='ModelCall',
+            name="ModelCall",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('turn', models.PositiveSmallIntegerField(default=0)),
-                ('attempt', models.PositiveSmallIntegerField(default=1)),
-                ('dialect', models.CharField(max_length=40)),
-                ('state', models.CharField(choices=[('open', 'Open'), ('answered', 'Answered'), ('failed', 'Failed'), ('lost', 'Lost')], default='open', max_length=10)),
-                ('status', models.PositiveSmallIntegerField(null=True)),
-                ('error_kind', models.CharField(blank=True, max_length=20)),
-                ('error_text', models.TextField(blank=True)),
-                ('provider_response_id', models.CharField(blank=True, max_length=200)),
-                ('response_headers', models.JSONField(null=True)),
-                ('prompt_tokens', models.PositiveIntegerField(null=True)),
-                ('completion_tokens', models.PositiveIntegerField(null=True)),
-                ('cost_microusd', models.PositiveBigIntegerField(null=True)),
-                ('latency_ms', models.FloatField(null=True)),
-                ('first_byte_ms', models.FloatField(null=True)),
-                ('created_at', models.DateTimeField()),
-                ('finished_at', models.DateTimeField(null=True)),
-                ('invocation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='calls', to='rollouts.invocation')),
-                ('request', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.payload')),
-                ('response', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.payload')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("turn", models.PositiveSmallIntegerField(default=0)),
+                ("attempt", models.PositiveSmallIntegerField(default=1)),
+                ("dialect", models.CharField(max_length=40)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("open", "Open"),
+                            ("answered", "Answered"),
+                            ("failed", "Failed"),
+                            ("lost", "Lost"),
+                        ],
+                        default="open",
+                        max_length=10,
+                    ),
+                ),
+                ("status", models.PositiveSmallIntegerField(null=True)),
+                ("error_kind", models.CharField(blank=True, max_length=20)),
+                ("error_text", models.TextField(blank=True)),
+                ("provider_response_id", models.CharField(blank=True, max_length=200)),
+                ("response_headers", models.JSONField(null=True)),
+                ("prompt_tokens", models.PositiveIntegerField(null=True)),
+                ("completion_tokens", models.PositiveIntegerField(null=True)),
+                ("cost_microusd", models.PositiveBigIntegerField(null=True)),
+                ("latency_ms", models.FloatField(null=True)),
+                ("first_byte_ms", models.FloatField(null=True)),
+                ("created_at", models.DateTimeField()),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "invocation",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="calls",
+                        to="rollouts.invocation",
+                    ),
+                ),
+                (
+                    "request",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="rollouts.payload"
+                    ),
+                ),
+                (
+                    "response",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="rollouts.payload",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Rollout',
+            name="Rollout",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('sample_index', models.PositiveSmallIntegerField(default=0)),
-                ('state', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('scored', 'Scored'), ('masked', 'Masked'), ('unscored', 'Unscored'), ('cancelled', 'Cancelled')], default='queued', max_length=10)),
-                ('lost_workers', models.PositiveSmallIntegerField(default=0)),
-                ('failure_kind', models.CharField(blank=True, max_length=20)),
-                ('failure_reason', models.TextField(blank=True)),
-                ('answer', models.TextField(null=True)),
-                ('answer_class', models.CharField(blank=True, max_length=20)),
-                ('finish_reason', models.CharField(blank=True, max_length=40)),
-                ('json_valid', models.BooleanField(null=True)),
-                ('decision', models.BooleanField(null=True)),
-                ('tool', models.BooleanField(null=True)),
-                ('exact', models.BooleanField(null=True)),
-                ('safe', models.BooleanField(null=True)),
-                ('latency_ms', models.FloatField(null=True)),
-                ('prompt_tokens', models.PositiveIntegerField(null=True)),
-                ('completion_tokens', models.PositiveIntegerField(null=True)),
-                ('finished_at', models.DateTimeField(null=True)),
-                ('case', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='rollouts', to='rollouts.case')),
-                ('claim', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='rollouts', to='rollouts.claim')),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='rollouts', to='rollouts.evalrun')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("sample_index", models.PositiveSmallIntegerField(default=0)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("scored", "Scored"),
+                            ("masked", "Masked"),
+                            ("unscored", "Unscored"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                ("lost_workers", models.PositiveSmallIntegerField(default=0)),
+                ("failure_kind", models.CharField(blank=True, max_length=20)),
+                ("failure_reason", models.TextField(blank=True)),
+                ("answer", models.TextField(null=True)),
+                ("answer_class", models.CharField(blank=True, max_length=20)),
+                ("finish_reason", models.CharField(blank=True, max_length=40)),
+                ("json_valid", models.BooleanField(null=True)),
+                ("decision", models.BooleanField(null=True)),
+                ("tool", models.BooleanField(null=True)),
+                ("exact", models.BooleanField(null=True)),
+                ("safe", models.BooleanField(null=True)),
+                ("latency_ms", models.FloatField(null=True)),
+                ("prompt_tokens", models.PositiveIntegerField(null=True)),
+                ("completion_tokens", models.PositiveIntegerField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "case",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="rollouts",
+                        to="rollouts.case",
+                    ),
+                ),
+                (
+                    "claim",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="rollouts",
+                        to="rollouts.claim",
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="rollouts",
+                        to="rollouts.evalrun",
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='invocation',
-            name='rollout',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='invocations', to='rollouts.rollout'),
+            model_name="invocation",
+            name="rollout",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="invocations", to="rollouts.rollout"
+            ),
         ),
         migrations.CreateModel(
-            name='Subject',
+            name="Subject",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('digest', models.CharField(max_length=64, unique=True)),
-                ('adapter_source_sha256', models.CharField(blank=True, max_length=64)),
-                ('remote_model', models.CharField(blank=True, max_length=200)),
-                ('sampling', models.JSONField()),
-                ('created_at', models.DateTimeField()),
-                ('adapter', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.artifact')),
-                ('base', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='subjects', to='rollouts.basemodel')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("digest", models.CharField(max_length=64, unique=True)),
+                ("adapter_source_sha256", models.CharField(blank=True, max_length=64)),
+                ("remote_model", models.CharField(blank=True, max_length=200)),
+                ("sampling", models.JSONField()),
+                ("created_at", models.DateTimeField()),
+                (
+                    "adapter",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="rollouts.artifact",
+                    ),
+                ),
+                (
+                    "base",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="subjects",
+                        to="rollouts.basemodel",
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='evalrun',
-            name='subject',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='rollouts.subject'),
+            model_name="evalrun",
+            name="subject",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="runs", to="rollouts.subject"
+            ),
         ),
         migrations.CreateModel(
-            name='Suite',
+            name="Suite",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=100)),
-                ('version', models.PositiveIntegerField()),
-                ('digest', models.CharField(max_length=64, unique=True)),
-                ('scorer', models.CharField(max_length=40)),
-                ('case_count', models.PositiveIntegerField()),
-                ('source', models.CharField(blank=True, max_length=200)),
-                ('sealed_at', models.DateTimeField()),
-                ('sealed_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.SlugField(max_length=100)),
+                ("version", models.PositiveIntegerField()),
+                ("digest", models.CharField(max_length=64, unique=True)),
+                ("scorer", models.CharField(max_length=40)),
+                ("case_count", models.PositiveIntegerField()),
+                ("source", models.CharField(blank=True, max_length=200)),
+                ("sealed_at", models.DateTimeField()),
+                (
+                    "sealed_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['name', '-version'],
+                "ordering": ["name", "-version"],
             },
         ),
         migrations.CreateModel(
-            name='Look',
+            name="Look",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('created_at', models.DateTimeField()),
-                ('subject', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='looks', to='rollouts.subject')),
-                ('suite', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='looks', to='rollouts.suite')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("created_at", models.DateTimeField()),
+                (
+                    "subject",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="looks",
+                        to="rollouts.subject",
+                    ),
+                ),
+                (
+                    "suite",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="looks", to="rollouts.suite"
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='evalrun',
-            name='suite',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='rollouts.suite'),
+            model_name="evalrun",
+            name="suite",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="runs", to="rollouts.suite"
+            ),
         ),
         migrations.AddField(
-            model_name='case',
-            name='suite',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='cases', to='rollouts.suite'),
+            model_name="case",
+            name="suite",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="cases", to="rollouts.suite"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='backend',
-            constraint=models.UniqueConstraint(fields=('name', 'revision'), name='backend_one_revision'),
+            model_name="backend",
+            constraint=models.UniqueConstraint(fields=("name", "revision"), name="backend_one_revision"),
         ),
         migrations.AddConstraint(
-            model_name='backend',
-            constraint=models.CheckConstraint(condition=models.Q(('concurrency__gte', 1), ('max_attempts__gte', 1), ('revision__gte', 1), ('timeout_s__gte', 1)), name='backend_limits_gte_1'),
+            model_name="backend",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("concurrency__gte", 1),
+                    ("max_attempts__gte", 1),
+                    ("revision__gte", 1),
+                    ("timeout_s__gte", 1),
+                ),
+                name="backend_limits_gte_1",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='basemodel',
-            constraint=models.UniqueConstraint(fields=('artifact',), name='basemodel_one_per_file'),
+            model_name="basemodel",
+            constraint=models.UniqueConstraint(fields=("artifact",), name="basemodel_one_per_file"),
         ),
         migrations.AddIndex(
-            model_name='claim',
-            index=models.Index(condition=models.Q(('ended_at__isnull', True)), fields=['lease_expires_at'], name='claim_open_by_lease'),
+            model_name="claim",
+            index=models.Index(
+                condition=models.Q(("ended_at__isnull", True)),
+                fields=["lease_expires_at"],
+                name="claim_open_by_lease",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='modelcall',
-            constraint=models.UniqueConstraint(fields=('invocation', 'turn', 'attempt'), name='modelcall_one_attempt'),
+            model_name="modelcall",
+            constraint=models.UniqueConstraint(
+                fields=("invocation", "turn", "attempt"), name="modelcall_one_attempt"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='modelcall',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['open', 'answered', 'failed', 'lost'])), name='modelcall_known_state'),
+            model_name="modelcall",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("state__in", ["open", "answered", "failed", "lost"])),
+                name="modelcall_known_state",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='modelcall',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'answered'), _negated=True), models.Q(('error_kind', ''), ('response__isnull', False), ('status__isnull', False)), _connector='OR'), name='modelcall_answered_has_response'),
+            model_name="modelcall",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "answered"), _negated=True),
+                    models.Q(("error_kind", ""), ("response__isnull", False), ("status__isnull", False)),
+                    _connector="OR",
+                ),
+                name="modelcall_answered_has_response",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='modelcall',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'failed'), _negated=True), models.Q(('error_kind', ''), _negated=True), _connector='OR'), name='modelcall_failed_has_kind'),
+            model_name="modelcall",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "failed"), _negated=True),
+                    models.Q(("error_kind", ""), _negated=True),
+                    _connector="OR",
+                ),
+                name="modelcall_failed_has_kind",
+            ),
         ),
         migrations.AddIndex(
-            model_name='rollout',
-            index=models.Index(fields=['run', 'state', 'id'], name='rollout_by_run_state'),
+            model_name="rollout",
+            index=models.Index(fields=["run", "state", "id"], name="rollout_by_run_state"),
         ),
         migrations.AddIndex(
-            model_name='rollout',
-            index=models.Index(condition=models.Q(('state', 'running')), fields=['claim'], name='rollout_running_by_claim'),
+            model_name="rollout",
+            index=models.Index(
+                condition=models.Q(("state", "running")), fields=["claim"], name="rollout_running_by_claim"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.UniqueConstraint(fields=('run', 'case', 'sample_index'), name='rollout_once_per_sample'),
+            model_name="rollout",
+            constraint=models.UniqueConstraint(
+                fields=("run", "case", "sample_index"), name="rollout_once_per_sample"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'scored', 'masked', 'unscored', 'cancelled'])), name='rollout_known_state'),
+            model_name="rollout",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("state__in", ["queued", "running", "scored", "masked", "unscored", "cancelled"])
+                ),
+                name="rollout_known_state",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'scored'), _negated=True), models.Q(('decision__isnull', False), ('json_valid__isnull', False)), _connector='OR'), name='rollout_scored_has_scores'),
+            model_name="rollout",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "scored"), _negated=True),
+                    models.Q(("decision__isnull", False), ("json_valid__isnull", False)),
+                    _connector="OR",
+                ),
+                name="rollout_scored_has_scores",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(('state', 'scored'), models.Q(('decision__isnull', True), ('exact__isnull', True), ('json_valid__isnull', True), ('safe__isnull', True), ('tool__isnull', True)), _connector='OR'), name='rollout_only_scored_has_scores'),
+            model_name="rollout",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("state", "scored"),
+                    models.Q(
+                        ("decision__isnull", True),
+                        ("exact__isnull", True),
+                        ("json_valid__isnull", True),
+                        ("safe__isnull", True),
+                        ("tool__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="rollout_only_scored_has_scores",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state__in', ['masked', 'unscored']), _negated=True), models.Q(('failure_kind', ''), _negated=True), _connector='OR'), name='rollout_failure_has_kind'),
+            model_name="rollout",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state__in", ["masked", "unscored"]), _negated=True),
+                    models.Q(("failure_kind", ""), _negated=True),
+                    _connector="OR",
+                ),
+                name="rollout_failure_has_kind",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'running'), _negated=True), ('claim__isnull', False), _connector='OR'), name='rollout_running_has_claim'),
+            model_name="rollout",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "running"), _negated=True), ("claim__isnull", False), _connector="OR"
+                ),
+                name="rollout_running_has_claim",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='invocation',
-            constraint=models.UniqueConstraint(fields=('rollout', 'claim'), name='invocation_once_per_claim'),
+            model_name="invocation",
+            constraint=models.UniqueConstraint(fields=("rollout", "claim"), name="invocation_once_per_claim"),
         ),
         migrations.AddConstraint(
-            model_name='invocation',
-            constraint=models.UniqueConstraint(condition=models.Q(('state', 'running')), fields=('rollout',), name='invocation_one_running'),
+            model_name="invocation",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("state", "running")), fields=("rollout",), name="invocation_one_running"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='subject',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('base__isnull', False), ('remote_model', '')), models.Q(('base__isnull', True), models.Q(('remote_model', ''), _negated=True)), _connector='OR'), name='subject_is_base_or_remote'),
+            model_name="subject",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("base__isnull", False), ("remote_model", "")),
+                    models.Q(("base__isnull", True), models.Q(("remote_model", ""), _negated=True)),
+                    _connector="OR",
+                ),
+                name="subject_is_base_or_remote",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='subject',
-            constraint=models.CheckConstraint(condition=models.Q(('adapter__isnull', True), ('base__isnull', False), _connector='OR'), name='subject_adapter_needs_base'),
+            model_name="subject",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("adapter__isnull", True), ("base__isnull", False), _connector="OR"),
+                name="subject_adapter_needs_base",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='suite',
-            constraint=models.UniqueConstraint(fields=('name', 'version'), name='suite_one_version'),
+            model_name="suite",
+            constraint=models.UniqueConstraint(fields=("name", "version"), name="suite_one_version"),
         ),
         migrations.AddConstraint(
-            model_name='suite',
-            constraint=models.CheckConstraint(condition=models.Q(('case_count__gte', 1)), name='suite_has_cases'),
+            model_name="suite",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("case_count__gte", 1)), name="suite_has_cases"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='look',
-            constraint=models.UniqueConstraint(fields=('suite', 'subject'), name='look_once_per_subject'),
+            model_name="look",
+            constraint=models.UniqueConstraint(fields=("suite", "subject"), name="look_once_per_subject"),
         ),
         migrations.AddConstraint(
-            model_name='look',
-            constraint=models.UniqueConstraint(fields=('suite', 'number'), name='look_one_number'),
+            model_name="look",
+            constraint=models.UniqueConstraint(fields=("suite", "number"), name="look_one_number"),
         ),
         migrations.AddIndex(
-            model_name='evalrun',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['state'], name='evalrun_active'),
+            model_name="evalrun",
+            index=models.Index(
+                condition=models.Q(("state__in", ["queued", "running"])),
+                fields=["state"],
+                name="evalrun_active",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='evalrun',
-            constraint=models.CheckConstraint(condition=models.Q(('planned__gte', 1), ('samples__gte', 1)), name='evalrun_has_work'),
+            model_name="evalrun",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("planned__gte", 1), ("samples__gte", 1)), name="evalrun_has_work"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='evalrun',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'scored', 'failed', 'cancelled'])), name='evalrun_known_state'),
+            model_name="evalrun",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("state__in", ["queued", "running", "scored", "failed", "cancelled"])),
+                name="evalrun_known_state",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='evalrun',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'scored'), _negated=True), models.Q(('cancelled__isnull', False), ('masked__isnull', False), ('planned', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.F('scored'), '+', models.F('masked')), '+', models.F('unscored')), '+', models.F('cancelled'))), ('scored__isnull', False), ('unscored__isnull', False)), _connector='OR'), name='evalrun_accounting_identity'),
+            model_name="evalrun",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "scored"), _negated=True),
+                    models.Q(
+                        ("cancelled__isnull", False),
+                        ("masked__isnull", False),
+                        (
+                            "planned",
+                            django.db.models.expressions.CombinedExpression(
+                                django.db.models.expressions.CombinedExpression(
+                                    django.db.models.expressions.CombinedExpression(
+                                        models.F("scored"), "+", models.F("masked")
+                                    ),
+                                    "+",
+                                    models.F("unscored"),
+                                ),
+                                "+",
+                                models.F("cancelled"),
+                            ),
+                        ),
+                        ("scored__isnull", False),
+                        ("unscored__isnull", False),
+                    ),
+                    _connector="OR",
+                ),
+                name="evalrun_accounting_identity",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='evalrun',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('state__in', ['scored', 'failed', 'cancelled'])), models.Q(('finished_at__isnull', True), ('state__in', ['queued', 'running'])), _connector='OR'), name='evalrun_finished_at_iff_final'),
+            model_name="evalrun",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("finished_at__isnull", False), ("state__in", ["scored", "failed", "cancelled"])
+                    ),
+                    models.Q(("finished_at__isnull", True), ("state__in", ["queued", "running"])),
+                    _connector="OR",
+                ),
+                name="evalrun_finished_at_iff_final",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='evalrun',
-            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['queued', 'running'])), fields=('suite', 'subject', 'samples'), name='evalrun_one_active'),
+            model_name="evalrun",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("state__in", ["queued", "running"])),
+                fields=("suite", "subject", "samples"),
+                name="evalrun_one_active",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='case',
-            constraint=models.UniqueConstraint(fields=('suite', 'key'), name='case_one_key'),
+            model_name="case",
+            constraint=models.UniqueConstraint(fields=("suite", "key"), name="case_one_key"),
         ),
         migrations.AddConstraint(
-            model_name='case',
-            constraint=models.UniqueConstraint(fields=('suite', 'position'), name='case_one_position'),
+            model_name="case",
+            constraint=models.UniqueConstraint(fields=("suite", "position"), name="case_one_position"),
         ),
     ]

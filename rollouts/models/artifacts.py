@@ -61,7 +61,8 @@ class Subject(models.Model):
     class Meta:
         constraints = [
             models.CheckConstraint(
-                condition=Q(base__isnull=False, remote_model="") | (Q(base__isnull=True) & ~Q(remote_model="")),
+                condition=Q(base__isnull=False, remote_model="")
+                | (Q(base__isnull=True) & ~Q(remote_model="")),
                 name="subject_is_base_or_remote",
             ),
             models.CheckConstraint(

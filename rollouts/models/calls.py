@@ -41,7 +41,8 @@ class ModelCall(models.Model):
             models.UniqueConstraint(fields=["invocation", "turn", "attempt"], name="modelcall_one_attempt"),
             models.CheckConstraint(condition=Q(state__in=CallState.values), name="modelcall_known_state"),
             models.CheckConstraint(
-                condition=~Q(state="answered") | Q(status__isnull=False, response__isnull=False, error_kind=""),
+                condition=~Q(state="answered")
+                | Q(status__isnull=False, response__isnull=False, error_kind=""),
                 name="modelcall_answered_has_response",
             ),
             models.CheckConstraint(

@@ -41,7 +41,9 @@ class EvalRun(models.Model):
     masked = models.PositiveIntegerField(null=True)
     unscored = models.PositiveIntegerField(null=True)
     cancelled = models.PositiveIntegerField(null=True)
-    server_facts = models.JSONField(null=True)  # what answered: build, files, template; equal over the whole run
+    server_facts = models.JSONField(
+        null=True
+    )  # what answered: build, files, template; equal over the whole run
     error_code = models.CharField(max_length=40, blank=True)
     error_detail = models.TextField(blank=True)
     created_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
@@ -80,7 +82,9 @@ class EvalRun(models.Model):
         ]
         # the sweeper asks for active runs every few seconds
         indexes = [
-            models.Index(fields=["state"], condition=Q(state__in=["queued", "running"]), name="evalrun_active")
+            models.Index(
+                fields=["state"], condition=Q(state__in=["queued", "running"]), name="evalrun_active"
+            )
         ]
 
     def __str__(self) -> str:
@@ -96,7 +100,12 @@ class RolloutState(models.TextChoices):
     CANCELLED = "cancelled"
 
 
-FINAL_ROLLOUT_STATES = (RolloutState.SCORED, RolloutState.MASKED, RolloutState.UNSCORED, RolloutState.CANCELLED)
+FINAL_ROLLOUT_STATES = (
+    RolloutState.SCORED,
+    RolloutState.MASKED,
+    RolloutState.UNSCORED,
+    RolloutState.CANCELLED,
+)
 
 
 class Claim(models.Model):

@@ -76,8 +76,12 @@ def _check_limits(values: dict[str, Any]) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise InvalidInput(field, f"must be a whole number from {least} to {most}, not {value!r}.")
     if values["key_env"] and not re.fullmatch(r"[A-Z][A-Z0-9_]{0,99}", values["key_env"]):
-        raise InvalidInput("key_env", "must name an environment variable such as OPENAI_API_KEY, never the key.")
+        raise InvalidInput(
+            "key_env", "must name an environment variable such as OPENAI_API_KEY, never the key."
+        )
     for field in ("prompt_price", "completion_price"):
         price = values[field]
         if price is not None and (isinstance(price, bool) or not isinstance(price, int) or price < 0):
-            raise InvalidInput(field, "must be micro-dollars per million tokens, a whole number, or left out.")
+            raise InvalidInput(
+                field, "must be micro-dollars per million tokens, a whole number, or left out."
+            )

@@ -13,6 +13,7 @@ def require_slug(field: str, value: str) -> str:
     """Lower-case letters, digits, `-` and `_`, 1 to 60 characters. Raises `InvalidInput`."""
     if not isinstance(value, str) or not SLUG.fullmatch(value):
         raise InvalidInput(
-            field, f"{value!r:.80} is not a name. Use 1 to 60 of a-z, 0-9, - and _, starting with a letter or digit."
+            field,
+            f"{value!r:.80} is not a name. Use 1 to 60 of a-z, 0-9, - and _, starting with a letter or digit.",
         )
     return value

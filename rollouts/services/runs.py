@@ -45,7 +45,9 @@ SHARDS_AT_ONCE = 4
 MAX_SAMPLES = 100
 
 
-def plan(*, subject: Subject, suite: Suite, backend: Backend, by: User, samples: int = 1, label: str = "") -> EvalRun:
+def plan(
+    *, subject: Subject, suite: Suite, backend: Backend, by: User, samples: int = 1, label: str = ""
+) -> EvalRun:
     """Write an eval run and all its rollouts, and send its first shards after commit.
 
     Raises `Conflict` where the same subject is being measured on the same suite already.
@@ -69,7 +71,9 @@ def plan(*, subject: Subject, suite: Suite, backend: Backend, by: User, samples:
                 backend=backend,
                 samples=samples,
                 label=label[:200],
-                plan_digest=planner.plan_digest(subject=subject, suite=suite, backend=backend, samples=samples),
+                plan_digest=planner.plan_digest(
+                    subject=subject, suite=suite, backend=backend, samples=samples
+                ),
                 suite_digest=planner.digest_of_stored_cases(suite),
                 planned=suite.case_count * samples,
                 created_by=by,
@@ -94,9 +98,7 @@ def _active(*, suite_id: int, subject_id: int, samples: int) -> EvalRun | None:
 
 
 def _measured_already(active: EvalRun) -> Conflict:
-    return Conflict(
-        f"Run {active.pk} measures the same already. Wait for it or cancel it.", run=active.pk
-    )
+    return Conflict(f"Run {active.pk} measures the same already. Wait for it or cancel it.", run=active.pk)
 
 
 def send(run: EvalRun) -> None:
@@ -186,7 +188,9 @@ def _pin_facts(run_id: int, opened: Opened) -> None:
         connection.close()  # of the thread that this runs in, which nothing else would close
     if pinned != facts:
         changed = sorted(name for name in {*pinned, *facts} if pinned.get(name) != facts.get(name))
-        raise BackendUnavailable("server_changed", f"The server changed during the run: {', '.join(changed)}.")
+        raise BackendUnavailable(
+            "server_changed", f"The server changed during the run: {', '.join(changed)}."
+        )
 
 
 def _continue(run_id: int) -> None:
@@ -214,7 +218,12 @@ def close_if_done(run_id: int) -> bool:
         # the database checks planned = scored + masked + unscored + cancelled (evalrun_accounting_identity)
         run.scored, run.masked, run.unscored, run.cancelled = (
             counts.get(state, 0)
-            for state in (RolloutState.SCORED, RolloutState.MASKED, RolloutState.UNSCORED, RolloutState.CANCELLED)
+            for state in (
+                RolloutState.SCORED,
+                RolloutState.MASKED,
+                RolloutState.UNSCORED,
+                RolloutState.CANCELLED,
+            )
         )
         run.state, run.finished_at, run.started_at = RunState.SCORED, now, run.started_at or now
         run.save(
@@ -331,7 +340,9 @@ def sweep() -> None:
     before = timezone.now() - timedelta(seconds=2 * settings.SWEEP_SECONDS)
     at_work = Claim.objects.filter(run=OuterRef("pk"), ended_at__isnull=True)
     idle = EvalRun.objects.select_related("backend").filter(
-        Q(last_sent_at__isnull=True) | Q(last_sent_at__lt=before), ~Exists(at_work), state__in=ACTIVE_RUN_STATES
+        Q(last_sent_at__isnull=True) | Q(last_sent_at__lt=before),
+        ~Exists(at_work),
+        state__in=ACTIVE_RUN_STATES,
     )
     for run in idle:
         try:

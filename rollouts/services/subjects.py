@@ -18,12 +18,21 @@ from rollouts.services.names import require_slug
 
 
 def register_base(
-    *, name: str, artifact: Artifact, architecture: str, header: dict[str, Any], chat_template: str | None, by: User
+    *,
+    name: str,
+    artifact: Artifact,
+    architecture: str,
+    header: dict[str, Any],
+    chat_template: str | None,
+    by: User,
 ) -> BaseModel:
     """The row of a base GGUF that is already in the store; the same file under the same name gives the row there is."""
     require_slug("name", name)
     if chat_template is None:
-        raise InvalidInput("file", "holds no chat template (tokenizer.chat_template). Use an instruct model's GGUF.")
+        raise InvalidInput(
+            "file", "holds no chat template (tokenizer.chat_template). Use an instruct model's GGUF."
+        )
+
     def keep() -> BaseModel:
         same = BaseModel.objects.filter(artifact=artifact).first()
         if same is not None:

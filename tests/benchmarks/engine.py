@@ -132,7 +132,9 @@ def main() -> None:
         bare = (bare + asyncio.run(bare_loop(url, options.rollouts, options.concurrency))) / 2
     growth = (database_bytes() - before) / options.rollouts
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"database {connection.vendor}, {options.concurrency} in flight, answers after {options.delay_s * 1000:.0f} ms")
+    print(
+        f"database {connection.vendor}, {options.concurrency} in flight, answers after {options.delay_s * 1000:.0f} ms"
+    )
     print(f"bare aiohttp loop {bare:8.0f} rollouts/s")
     print(f"Assay, one worker {ours:8.0f} rollouts/s = {ours / bare:.0%} of it")
     print(f"database growth {growth:.0f} bytes a rollout; peak memory {peak:.0f} MiB")

@@ -12,7 +12,11 @@ ANSWER = json.dumps(
     {
         "id": "chatcmpl-1",
         "choices": [
-            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": '{"decision":"no_tool"}'}}
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": '{"decision":"no_tool"}'},
+            }
         ],
         "usage": {"prompt_tokens": 120, "completion_tokens": 8},
     }

@@ -51,7 +51,9 @@ def publish_and_die(candidate_id: int, point: str) -> int:
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_kill_while_publishing_leaves_nothing_and_a_second_try_finishes(point: str, sent: list[Any]) -> None:
+def test_a_kill_while_publishing_leaves_nothing_and_a_second_try_finishes(
+    point: str, sent: list[Any]
+) -> None:
     scene = house(champion=True)
     candidate = scene.approved()
 

@@ -140,7 +140,15 @@ def test_a_policy_with_a_floor_of_0_is_refused_with_its_key(suite: Suite, tmp_pa
 
 def test_a_backend_with_bad_config_is_refused_with_its_key(people: None) -> None:
     with pytest.raises(CommandError, match=r"config\.base_url"):
-        run("save_backend", "remote", "openai_compatible", "--config", '{"base_url": "ftp://x"}', "--as", "ada")
+        run(
+            "save_backend",
+            "remote",
+            "openai_compatible",
+            "--config",
+            '{"base_url": "ftp://x"}',
+            "--as",
+            "ada",
+        )
 
     assert not Backend.objects.exists()
 
@@ -161,7 +169,9 @@ def test_the_gates_document_is_up_to_date(settings: Any) -> None:
 
 def test_the_demo_without_the_local_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "xllamacpp" else real(name, *a))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "xllamacpp" else real(name, *a)
+    )
 
     with pytest.raises(CommandError, match=r"pip install -e '\.\[local\]'"):
         run("demo")
@@ -200,7 +210,9 @@ def test_the_demo_world_is_built_once(db: None, sent: list[Any], settings: Any, 
     before = AuditEvent.objects.count()
 
     for name, data, source in demo._suite_files(True):
-        assert demo.suites.seal(name=name, data=data, by=users["demo-engineer"], source=source) == sealed[name]
+        assert (
+            demo.suites.seal(name=name, data=data, by=users["demo-engineer"], source=source) == sealed[name]
+        )
 
     assert AuditEvent.objects.count() == before
     assert sealed["named_tools"].case_count == 75

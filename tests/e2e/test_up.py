@@ -50,7 +50,9 @@ class Site:
         return [sys.executable, str(settings.BASE_DIR / "manage.py"), *args]
 
     def run(self, *args: str) -> None:
-        done = subprocess.run(self.command(*args), env=self.environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            self.command(*args), env=self.environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
 
     def call(self, path: str, data: bytes | None = None, kind: str = "application/json") -> Any:
@@ -66,7 +68,10 @@ class Site:
 
     def upload(self, path: str, files: dict[str, Path], **values: str) -> Any:
         boundary = uuid.uuid4().hex
-        parts = [f'--{boundary}\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'.encode() for k, v in values.items()]
+        parts = [
+            f'--{boundary}\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'.encode()
+            for k, v in values.items()
+        ]
         for name, file in files.items():
             head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{file.name}"\r\n\r\n'
             parts.append(head.encode() + file.read_bytes() + b"\r\n")
@@ -90,7 +95,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     for name, role in PEOPLE.items():
         made.run("create_user", name, "--role", role)
     log = (Path(made.environment["ASSAY_VAR"]) / "up.log").open("wb")
-    process = subprocess.Popen(made.command("up", "--bind", made.bind), env=made.environment, stdout=log, stderr=log)
+    process = subprocess.Popen(
+        made.command("up", "--bind", made.bind), env=made.environment, stdout=log, stderr=log
+    )
     try:
         _wait_until_healthy(made)
         yield made
@@ -202,7 +209,10 @@ def test_an_adapter_travels_from_upload_to_download_and_a_bad_one_does_not(site:
     view.check()
 
     # the submitter cannot sign; the approver can
-    assert site.wait(f"candidates/{r3}", lambda found: found["state"] not in {"built", "evaluating"})["state"] == "in_review"
+    assert (
+        site.wait(f"candidates/{r3}", lambda found: found["state"] not in {"built", "evaluating"})["state"]
+        == "in_review"
+    )
     view.go(f"/candidates/{r3}/")
     assert view.page.get_by_text("ada may not sign").is_visible()
     view = _signed_in(chromium, site, "bob", f"/candidates/{r3}/")

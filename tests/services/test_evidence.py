@@ -320,7 +320,9 @@ def test_a_run_repeated_until_it_passes_is_not_the_evidence(house: House) -> Non
     candidate = house.evaluated(outcomes={"named-call-0": "wrong"})
     first = EvalRun.objects.get(label="cand")
 
-    again = runs.plan(subject=first.subject, suite=first.suite, backend=first.backend, by=house.engineer, label="cand")
+    again = runs.plan(
+        subject=first.subject, suite=first.suite, backend=first.backend, by=house.engineer, label="cand"
+    )
     factories.finish_run(again)
 
     assert suite_part(candidate)["candidate"]["run"] == str(first.uid)

@@ -18,4 +18,6 @@ class Command(PersonCommand):
 
     def run(self, by: User, *, name: str, purpose: str, **_: Any) -> str:
         track = tracks.create(name=name, purpose=purpose, by=by)
-        return f"Track {track} created. Draft its policy next: manage.py draft_policy {track} policy.json --as …"
+        return (
+            f"Track {track} created. Draft its policy next: manage.py draft_policy {track} policy.json --as …"
+        )

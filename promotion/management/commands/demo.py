@@ -37,9 +37,13 @@ class Command(BaseCommand):
     help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--candidate", choices=["r2", "r3"], default="r3", help="which adapter competes with r1")
+        parser.add_argument(
+            "--candidate", choices=["r2", "r3"], default="r3", help="which adapter competes with r1"
+        )
         parser.add_argument("--full", action="store_true", help="all six suites, on a track of their own")
-        parser.add_argument("--sign", action="store_true", help="sign as the demo approver when all gates pass")
+        parser.add_argument(
+            "--sign", action="store_true", help="sign as the demo approver when all gates pass"
+        )
 
     def handle(self, *, candidate: str, full: bool, sign: bool, **_: Any) -> None:
         started = time.monotonic()
@@ -55,7 +59,9 @@ class Command(BaseCommand):
 
     def _walk(self, world: demo.World, round_name: str, sign: bool) -> None:
         log_path = Path(settings.VAR_DIR) / "worker.log"
-        self.stdout.write(f"Track {world.track}, policy {world.policy.version} ({world.policy.digest[:12]}), worker log {log_path}")
+        self.stdout.write(
+            f"Track {world.track}, policy {world.policy.version} ({world.policy.digest[:12]}), worker log {log_path}"
+        )
         with log_path.open("ab") as log:
             self.worker = Child("worker", WORKER, log=log)
             try:
@@ -77,7 +83,9 @@ class Command(BaseCommand):
             raise CommandError(f"r1 could not be built: {champion.error_detail}")
         for name in ("demo-approver", "demo-approver-2"):
             digest = self._shown_digest(champion)
-            signed = champion.approvals.filter(approver__username=name, evidence_digest=digest, withdrawn_at=None)
+            signed = champion.approvals.filter(
+                approver__username=name, evidence_digest=digest, withdrawn_at=None
+            )
             if champion.state == CandidateState.IN_REVIEW and not signed.exists():
                 approvals.sign(
                     candidate_id=champion.pk,
@@ -114,7 +122,13 @@ class Command(BaseCommand):
         with ExitStack() as stack:
             bars = {
                 run.pk: stack.enter_context(
-                    tqdm(total=run.planned, desc=f"{run.label} on {run.suite.name}", unit="case", position=position, mininterval=interval)
+                    tqdm(
+                        total=run.planned,
+                        desc=f"{run.label} on {run.suite.name}",
+                        unit="case",
+                        position=position,
+                        mininterval=interval,
+                    )
                 )
                 for position, run in enumerate(active)
             }
@@ -145,13 +159,17 @@ class Command(BaseCommand):
         evidence = Evidence.objects.filter(candidate=candidate).first()
         if evidence is None:
             return
-        self.stdout.write(f"\n{candidate}: {candidate.get_state_display().lower()}; evidence {evidence.digest}")
+        self.stdout.write(
+            f"\n{candidate}: {candidate.get_state_display().lower()}; evidence {evidence.digest}"
+        )
         for result in evidence.gate_results.all():
             self.stdout.write(f"  [{SIGNS[result.outcome]}] {result.gate}: {result.reason}")
         closed = EvalRun.objects.filter(state=RunState.SCORED, suite__digest__in=_suites(evidence))
         rollouts = Rollout.objects.filter(run__in=closed)
         total = rollouts.aggregate(Sum("latency_ms"))["latency_ms__sum"] or 0.0
-        self.stdout.write(f"Inference: {rollouts.count()} rollouts, {total / 1000:.0f} s in the model server.")
+        self.stdout.write(
+            f"Inference: {rollouts.count()} rollouts, {total / 1000:.0f} s in the model server."
+        )
 
     def _sign(self, world: demo.World, candidate: Candidate) -> Candidate:
         approvals.sign(
@@ -173,8 +191,12 @@ class Command(BaseCommand):
                 raise CommandError(f"{path} holds other bytes than the registry says.")
             approval = entry.record["gates"][-1]
             self.stdout.write(f"  [{SIGNS[approval['outcome']]}] {approval['gate']}: {approval['reason']}")
-            self.stdout.write(f"Registry: {entry} is champion of {world.track}, evidence {entry.record['evidence_digest']}")
-            self.stdout.write(f"Export: {path}\n        SHA-256 {found}, {path.stat().st_size:,} bytes, verified")
+            self.stdout.write(
+                f"Registry: {entry} is champion of {world.track}, evidence {entry.record['evidence_digest']}"
+            )
+            self.stdout.write(
+                f"Export: {path}\n        SHA-256 {found}, {path.stat().st_size:,} bytes, verified"
+            )
         elif candidate.state == CandidateState.IN_REVIEW:
             self.stdout.write(
                 "All measured gates pass. It waits for a signature: run again with --sign, or run `python manage.py up` "

@@ -21,7 +21,9 @@ class Command(BaseCommand):
     help = __doc__
 
     def handle(self, **_: Any) -> None:
-        runs = EvalRun.objects.filter(state=RunState.SCORED, label__in=["r1", "r2", "r3"]).select_related("suite")
+        runs = EvalRun.objects.filter(state=RunState.SCORED, label__in=["r1", "r2", "r3"]).select_related(
+            "suite"
+        )
         if not runs:
             raise CommandError("No closed demo runs. Run first: python manage.py demo")
         for run in runs.order_by("label", "suite__name", "id"):
@@ -40,7 +42,9 @@ class Command(BaseCommand):
             ours, theirs = _decided(rollout, rollout.answer or ""), _decided(rollout, row["raw_output"])
             same_decision += ours == theirs
             if ours != theirs:
-                lines.append(f"    {rollout.case.key}: {rollout.answer!r} here, {row['raw_output']!r} recorded")
+                lines.append(
+                    f"    {rollout.case.key}: {rollout.answer!r} here, {row['raw_output']!r} recorded"
+                )
         self.stdout.write(
             f"{run.label} on {run.suite.name}: decision and tool agree on {same_decision} of {total} cases, "
             f"the whole text on {same_text}"
@@ -56,4 +60,6 @@ def _scored(run: EvalRun) -> Iterator[Rollout]:
 def _decided(rollout: Rollout, answer: str) -> tuple[Any, Any]:
     content = rollout.case.content
     found = score(expected=content["expected"], tools=content["tools"], answer=answer, finish_reason="stop")
-    return (found.proposal.decision, found.proposal.tool) if found.proposal else (str(found.answer_class), None)
+    return (
+        (found.proposal.decision, found.proposal.tool) if found.proposal else (str(found.answer_class), None)
+    )

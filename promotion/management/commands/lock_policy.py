@@ -18,6 +18,8 @@ class Command(PersonCommand):
     def run(self, by: User, *, track: str, **_: Any) -> str:
         draft = track_named(track).policies.filter(locked_at__isnull=True).first()
         if draft is None:
-            raise CommandError(f"{track} has no draft. Save one first: manage.py draft_policy {track} policy.json --as …")
+            raise CommandError(
+                f"{track} has no draft. Save one first: manage.py draft_policy {track} policy.json --as …"
+            )
         policy = policies.lock(policy_id=draft.pk, by=by)
         return f"Policy {policy.version} of {track} locked, digest {policy.digest}."

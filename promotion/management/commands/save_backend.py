@@ -17,7 +17,9 @@ class Command(PersonCommand):
     def arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name")
         parser.add_argument("kind", choices=kinds())
-        parser.add_argument("--config", default="{}", help='JSON, for example \'{"base_url": "https://host/v1"}\'')
+        parser.add_argument(
+            "--config", default="{}", help='JSON, for example \'{"base_url": "https://host/v1"}\''
+        )
         parser.add_argument("--key-env", default="", help="the environment variable that holds the key")
         parser.add_argument("--concurrency", type=int, default=1)
         parser.add_argument("--timeout-s", type=int, default=120)

@@ -18,12 +18,27 @@ class Command(PersonCommand):
     def arguments(self, parser: CommandParser) -> None:
         parser.add_argument("track")
         parser.add_argument("name")
-        parser.add_argument("folder", type=Path, help="with adapter_config.json and adapter_model.safetensors")
+        parser.add_argument(
+            "folder", type=Path, help="with adapter_config.json and adapter_model.safetensors"
+        )
         parser.add_argument("--base", required=True, help="a registered base model")
         parser.add_argument("--outtype", choices=candidates.OUTTYPES, default="f16")
-        parser.add_argument("--baseline", action="store_true", help="propose it as the track's ungated first champion")
+        parser.add_argument(
+            "--baseline", action="store_true", help="propose it as the track's ungated first champion"
+        )
 
-    def run(self, by: User, *, track: str, name: str, folder: Path, base: str, outtype: str, baseline: bool, **_: Any) -> str:
+    def run(
+        self,
+        by: User,
+        *,
+        track: str,
+        name: str,
+        folder: Path,
+        base: str,
+        outtype: str,
+        baseline: bool,
+        **_: Any,
+    ) -> str:
         registered = BaseModel.objects.filter(name=base).first()
         if registered is None:
             raise CommandError(f"--base: no base model is registered as {base}.")
