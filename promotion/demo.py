@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 
 from promotion import permissions
 from promotion.models import Candidate, Policy, Track
@@ -86,8 +86,7 @@ def demo_users(password: str) -> dict[str, User]:
         user, created = User.objects.get_or_create(username=name)
         if created or not user.check_password(password):
             user.set_password(password)
-            user.save(update_fields=["password"])
-        user.groups.set([Group.objects.get(name=role)])
+        people.grant(user=user, roles=[role], actor="system:demo")
         users[name] = user
     return users
 

@@ -20,7 +20,7 @@ from promotion.gates.base import METRICS
 from promotion.models import Alias, Candidate, Evidence, Policy
 from rollouts.errors import Conflict
 from rollouts.hashing import canonical_bytes, sha256_bytes
-from rollouts.models import ACTIVE_RUN_STATES, Case, EvalRun, Look, Rollout, RolloutState, RunState, Suite
+from rollouts.models import Case, EvalRun, Look, Rollout, RolloutState, RunState, Suite
 from rollouts.selectors import local_subject_digest
 from rollouts.statistics import percentile_ms
 
@@ -128,13 +128,13 @@ def _champion(champion: Candidate | None, subject: str | None) -> dict[str, Any]
 
 
 def _people(candidate: Candidate, policy: Policy | None, suites: list[dict[str, Any]]) -> dict[str, Any]:
-    starters = {
-        suite[who]["started_by"] for suite in suites for who in ("candidate", "champion") if suite[who]
-    }
+    ran = [suite[who] for suite in suites for who in ("candidate", "champion") if suite[who]]
+    starters = {name for run in ran for name in (run["started_by"], *run["reopened_by"])}
     return {
         "submitted_by": candidate.submitted_by.get_username(),
         "runs_started_by": sorted(name for name in starters if name),
         "policy_created_by": policy.created_by.get_username() if policy and policy.created_by else None,
+        "policy_locked_by": policy.locked_by.get_username() if policy and policy.locked_by else None,
         "suites_sealed_by": sorted({suite["sealed_by"] for suite in suites if suite["sealed_by"]}),
     }
 
@@ -175,20 +175,24 @@ def _runs_that_count(
     """Of each (suite, subject digest) the first run planned after the policy's lock, else the newest before; closed.
 
     The first, not the newest: whoever may plan runs could otherwise repeat them until one passes. While it is open
-    nothing else takes its place. Runs that failed or were cancelled measured nothing.
+    nothing else takes its place, nor after it was cancelled: it is gone on with. Failed runs measured nothing.
     """
     planned = EvalRun.objects.filter(
-        suite__in=suites,
-        subject__digest__in=subjects,
-        samples=policy.document["samples"],
-        state__in=[*ACTIVE_RUN_STATES, RunState.SCORED],
+        suite__in=suites, subject__digest__in=subjects, samples=policy.document["samples"]
     ).select_related("subject", "backend", "created_by")
     runs: dict[tuple[int, str], EvalRun] = {}
     for run in planned.order_by("id"):
         known = runs.get((run.suite_id, run.subject.digest))
-        if known is None or known.created_at < policy.locked_at:
+        if (known is None or known.created_at < policy.locked_at) and keeps_its_place(run):
             runs[(run.suite_id, run.subject.digest)] = run
     return {key: run for key, run in runs.items() if run.state == RunState.SCORED}
+
+
+def keeps_its_place(run: EvalRun) -> bool:
+    """Whether a later run of the same would be a second try. A cancelled one counts once anything was scored."""
+    if run.state == RunState.CANCELLED:
+        return run.rollouts.filter(state=RolloutState.SCORED).exists()
+    return run.state != RunState.FAILED
 
 
 @dataclass(slots=True)
@@ -299,6 +303,7 @@ def _run_part(run: EvalRun, suite: Suite, cases: _RunCases, look: int | None) ->
         "planned_at": _time(run.created_at),
         "finished_at": _time(run.finished_at),
         "started_by": run.created_by.get_username() if run.created_by else None,
+        "reopened_by": sorted(set(run.reopened_by)),
         "look": look,
         "planned": run.planned,
         "scored": run.scored,

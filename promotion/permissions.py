@@ -78,12 +78,16 @@ def require_can_retry(person: User) -> None:
 def require_can_sign(person: User, *, involved: Sequence[str], separated: bool, groups: Sequence[str]) -> str:
     """The group in which the person signs: the first of the rule's groups that they are in.
 
-    `involved` are the user names of those who submitted the candidate, started its runs or wrote its policy.
+    `involved` are the user names of those who submitted the candidate, started its runs or had them run
+    again, sealed its suites, or wrote or locked its policy.
     """
-    _require(person, groups, "sign")
+    # the groups as they are given: neither a superuser nor anybody else signs in a group they are not in
+    own = set(person.groups.values_list("name", flat=True))
+    if not person.is_active or not own & set(groups):
+        raise NotAllowed(f"{person.get_username()} may not sign: that needs {' or '.join(groups)}.")
     if separated and person.get_username() in involved:
         raise NotAllowed(
             f"{person.get_username()} may not sign: they submitted this candidate, started its runs, sealed its "
-            "suites or wrote its policy. Somebody else must."
+            "suites, or wrote or locked its policy. Somebody else must."
         )
-    return next(group for group in groups if group in groups_of(person))
+    return next(group for group in groups if group in own)

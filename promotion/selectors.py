@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from django.contrib.auth.models import User
-from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models import Count, F, OuterRef, Prefetch, Q, QuerySet, Subquery
 
 from promotion.gates.approval import Signature
 from promotion.models import (
@@ -38,7 +38,11 @@ ENGINEERS_TURN = (
 def signatures_of(candidate: Candidate) -> list[Signature]:
     """The approvals that still stand, oldest first, as the approval gate reads them."""
     standing = Approval.objects.filter(
-        candidate=candidate, decision=Decision.APPROVE, withdrawn_at__isnull=True, approver__is_active=True
+        candidate=candidate,
+        decision=Decision.APPROVE,
+        withdrawn_at__isnull=True,
+        approver__is_active=True,
+        approver__groups__name=F("role"),  # who was taken out of the group no longer stands for it
     ).select_related("approver")
     return [
         Signature(

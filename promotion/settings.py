@@ -83,6 +83,8 @@ ARTIFACTS_DIR = env_path("ASSAY_ARTIFACTS", VAR_DIR / "artifacts")
 EXPORTS_DIR = env_path("ASSAY_EXPORTS", VAR_DIR / "exports")
 MODELS_DIR = env_path("ASSAY_MODELS", VAR_DIR / "models")
 
+if not VAR_DIR.exists():
+    VAR_DIR.mkdir(mode=0o700, parents=True)  # database, keys and unpublished models are nobody else's to read
 SECRET_KEY = os.environ.get("ASSAY_SECRET_KEY", "")
 if not SECRET_KEY:
     if PRODUCTION:
@@ -122,6 +124,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "promotion.web.limits.BodyLimitMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",

@@ -116,7 +116,8 @@ class RunSummary:
 
     @property
     def can_run_again(self) -> bool:
-        return self.run.state == "scored" and bool(self.states["masked"] + self.states["unscored"])
+        without_score = self.states["masked"] + self.states["unscored"] + self.states["cancelled"]
+        return self.run.state in {"scored", "cancelled"} and bool(without_score)
 
 
 def run_summary(run: EvalRun) -> RunSummary:

@@ -73,7 +73,7 @@ def _keep(part: Path) -> Artifact:
             sha256, size = sha256_file(part), part.stat().st_size
             place = _place(sha256)
             place.parent.mkdir(exist_ok=True)
-            part.chmod(0o644)
+            part.chmod(0o640)
             os.replace(part, place)
             sync_folder(place.parent)
     finally:

@@ -301,12 +301,30 @@ def _check_tool(at: _Line, field: str, tool: dict[str, Any]) -> None:
         resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
         for reference in _references(schema):
             resolver.lookup(reference)
+        if _has_pattern(schema):
+            at.refuse(
+                field, "uses pattern or patternProperties, which can hang a worker; use enum or format."
+            )
     except SchemaError as error:
         at.refuse(field, f"is not a JSON schema (2020-12): {_short(error.message)}; correct it.")
     except RecursionError:
         at.refuse(field, "is nested too deeply to be checked; make it flatter.")
     except Unresolvable as error:
         at.refuse(field, f"refers to {_short(error.ref)}, which is not in it; put it under $defs.")
+
+
+def _has_pattern(schema: Any) -> bool:
+    """Whether a regular expression stands anywhere in a schema: Python's engine can take for ever on some answers."""
+    left = [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            if isinstance(value.get("pattern"), str) or isinstance(value.get("patternProperties"), dict):
+                return True
+            left.extend(value.values())
+        elif isinstance(value, list):
+            left.extend(value)
+    return False
 
 
 def _references(schema: Any) -> Iterator[str]:

@@ -126,7 +126,7 @@ def finish_run(
             chosen[next(free)] = outcome
     now = timezone.now()
     for rollout in order:
-        _give(rollout, chosen.get(rollout.case.key, "right"))
+        give(rollout, chosen.get(rollout.case.key, "right"))
         rollout.finished_at = now
     Rollout.objects.bulk_update(
         order,
@@ -143,7 +143,7 @@ def finish_run(
     return run
 
 
-def _give(rollout: Rollout, outcome: str) -> None:
+def give(rollout: Rollout, outcome: str) -> None:
     if outcome in ("masked", "unscored"):
         rollout.state = RolloutState(outcome)
         rollout.failure_kind = "server" if outcome == "masked" else "worker_lost"

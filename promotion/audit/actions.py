@@ -20,6 +20,7 @@ ACTIONS = {
     "candidate.promotion_refused": "Evidence or signatures no longer held when the promotion was due.",
     "candidate.promoted": "The entry was written, the alias moved and the export published.",
     "candidate.withdrawn": "A candidate was taken back.",
+    "person.role_granted": "A person was given roles.",
     "token.issued": "A person took an API token with their password.",
     "token.revoked": "A person ended one of their API tokens.",
 }

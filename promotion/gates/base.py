@@ -7,6 +7,7 @@ only if it fails with all of them counted for it, and is `not_evaluated` in betw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -19,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from rollouts.errors import InvalidInput
 from rollouts.statistics import clopper_pearson_lower, required_successes
 
+DECIMAL = re.compile(r"[0-9](\.[0-9]{1,6})?")
 METRICS = ("decision", "tool", "exact", "safe", "json_valid")
 Metric = Literal["decision", "tool", "exact", "safe", "json_valid"]
 
@@ -121,9 +123,9 @@ class Evidence:
                 f"The {who}'s run on {suite['name']} has results of {counted} of {suite['case_count']} cases. "
                 "Rows are missing; evaluate it again."
             )
-        if who == "candidate" and run["planned_at"] < self.document["policy"]["locked_at"]:
+        if run["planned_at"] < self.document["policy"]["locked_at"]:
             raise Unusable(
-                f"The run on {suite['name']} was planned before the policy was locked. Run it again."
+                f"The {who}'s run on {suite['name']} was planned before the policy was locked. Run it again."
             )
         return Measurement(run)
 
@@ -131,26 +133,22 @@ class Evidence:
 def _decimal(value: Any) -> Decimal:
     if not isinstance(value, str):
         raise ValueError('must be a decimal in quotes, such as "0.85"')
-    try:
-        number = Decimal(value)
-    except ArithmeticError as error:
-        raise ValueError(f"{value!r} is not a decimal") from error
-    if not number.is_finite():
-        raise ValueError("must be a finite decimal")
-    return number
+    if not DECIMAL.fullmatch(value):
+        raise ValueError(f"{value[:40]!r} is not a decimal of at most six places, such as 0.85")
+    return Decimal(value)
 
 
 def _floor(value: Any) -> Decimal:
     number = _decimal(value)
-    if not 0 < number <= 1:
-        raise ValueError("must be above 0 and at most 1: a floor of 0 can never fail")
+    if not Decimal("0.01") <= number <= 1:
+        raise ValueError("must be from 0.01 to 1: a floor of 0 can never fail")
     return number
 
 
 def _drop(value: Any) -> Decimal:
     number = _decimal(value)
-    if not 0 <= number < 1:
-        raise ValueError("must be at least 0 and below 1: a drop of 1 can never fail")
+    if not 0 <= number <= Decimal("0.5"):
+        raise ValueError("must be from 0 to 0.5: a drop of 1 can never fail")
     return number
 
 

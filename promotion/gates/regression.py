@@ -17,6 +17,8 @@ from promotion.gates.base import (
     gate,
 )
 
+REMEDY = "The first runs after the lock count: lock a new version of the policy and evaluate both alike."
+
 
 class MaxDropParams(SuiteParams):
     """`max_drop` in points (0 to 1) of `metric`, by integer counts."""
@@ -38,6 +40,12 @@ def arena_max_regression(evidence: Evidence, params: MaxDropParams) -> GateOutco
         return GateOutcome(Outcome.FAILED, "The candidate is the champion: the same bytes.")
     for key, what in (("samples", "samples a case"), ("sampling", "sampling"), ("scorer", "scorer")):
         if champion_run.document[key] != candidate_run.document[key]:
+            return GateOutcome(
+                Outcome.NOT_EVALUATED, f"The two runs differ in {what}. Run the champion again."
+            )
+    served = [run.document["served"] or {} for run in (champion_run, candidate_run)]
+    for key, what in (("build", "server build"), ("config", "server configuration")):
+        if served[0].get(key) != served[1].get(key):
             return GateOutcome(
                 Outcome.NOT_EVALUATED, f"The two runs differ in {what}. Run the champion again."
             )

@@ -24,7 +24,7 @@ class CandidateState(models.TextChoices):
 CANDIDATE_MOVES: dict[str, frozenset[str]] = {
     "submitted": frozenset(["built", "build_failed", "withdrawn"]),
     "build_failed": frozenset(["submitted", "withdrawn"]),
-    "built": frozenset(["evaluating", "in_review", "withdrawn"]),
+    "built": frozenset(["evaluating", "in_review", "blocked", "withdrawn"]),
     "evaluating": frozenset(["blocked", "in_review", "withdrawn"]),
     "blocked": frozenset(["evaluating", "in_review", "rejected", "withdrawn"]),
     "in_review": frozenset(["evaluating", "blocked", "approved", "rejected", "withdrawn"]),

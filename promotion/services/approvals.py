@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
+
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.db.models import F
@@ -22,13 +25,24 @@ from promotion.models import (
 from promotion.services import gating
 from rollouts import audit
 from rollouts.errors import Conflict, InvalidInput, NotAllowed, NotFound, StaleEvidence
+from rollouts.models import AuditEvent
 from rollouts.states import require_move
 
 MAX_COMMENT = 4000
 
 
+REFUSED = "candidate.signature_refused"
+MAX_TRIES = 5
+TRY_WINDOW = timedelta(minutes=5)
+
+
 class WrongPassword(NotAllowed):
     code = "wrong_password"
+
+
+class TooManyTries(NotAllowed):
+    code = "too_many_tries"
+    status = 429
 
 
 def sign(
@@ -49,12 +63,20 @@ def sign(
     candidate = Candidate.objects.select_related("track").filter(pk=candidate_id).first()
     if candidate is None:
         raise NotFound("There is no such candidate.")
-    with audit.refusals("candidate.signature_refused", subject=candidate, actor=by), transaction.atomic():
+    with audit.refusals(REFUSED, subject=candidate, actor=by):
+        _authenticate(by, password)
+        return _sign(candidate_id, by, evidence_digest, decision, meaning, comment)
+
+
+def _sign(
+    candidate_id: int, by: User, evidence_digest: str, decision: str, meaning: str, comment: str
+) -> Approval:
+    with transaction.atomic():
         # a person whose rights changed a moment ago must not act on what the session remembers
         person = User.objects.get(pk=by.pk)
         locked = gating.locked_candidate(candidate_id)
         evidence, _ = gating.freeze(locked)
-        role = _check(locked, evidence, person, password, evidence_digest)
+        role = _check(locked, evidence, person, evidence_digest)
         _check_words(locked, decision, meaning, comment)
         approval = _write(locked, evidence, person, role, decision, meaning, comment.strip())
         _move(locked, evidence, decision)
@@ -71,7 +93,19 @@ def sign(
     return approval
 
 
-def _check(candidate: Candidate, evidence: Evidence, person: User, password: str, shown_digest: str) -> str:
+def _authenticate(by: User, password: str) -> None:
+    """The person as the database knows them now. Hashing takes long, so this comes before any row is locked."""
+    since = timezone.now() - TRY_WINDOW
+    tries = AuditEvent.objects.filter(
+        action=REFUSED, actor=audit.actor_of(by), at_us__gte=int(since.timestamp() * 1_000_000)
+    ).values_list("data", flat=True)
+    if sum(json.loads(bytes(data))["code"] == WrongPassword.code for data in tries) >= MAX_TRIES:
+        raise TooManyTries(f"{MAX_TRIES} wrong passwords in a row. Wait {TRY_WINDOW.seconds // 60} minutes.")
+    if not User.objects.get(pk=by.pk).check_password(password):
+        raise WrongPassword("The password is wrong. It is asked at every signature.")
+
+
+def _check(candidate: Candidate, evidence: Evidence, person: User, shown_digest: str) -> str:
     document = evidence_module.document_of(evidence)
     rule = gating.approval_rule(document)
     role = permissions.require_can_sign(
@@ -80,8 +114,6 @@ def _check(candidate: Candidate, evidence: Evidence, person: User, password: str
         separated=rule["separation_of_duties"],
         groups=[part["group"] for part in rule["approvers"]],
     )
-    if not person.check_password(password):
-        raise WrongPassword("The password is wrong. It is asked at every signature.")
     if evidence.digest != shown_digest:
         raise StaleEvidence(
             "The evidence changed since it was shown. Read it again before you sign.",
@@ -123,6 +155,13 @@ def _write(
     comment: str,
 ) -> Approval:
     now = timezone.now()
+    rule = gating.approval_rule(evidence_module.document_of(evidence))
+    # an expired signature stands for nothing any more, and must not keep its person from signing anew
+    person.approvals.filter(
+        evidence_digest=evidence.digest,
+        withdrawn_at__isnull=True,
+        signed_at__lt=now - timedelta(days=rule["expires_after_days"]),
+    ).update(withdrawn_at=now)
     try:
         with transaction.atomic():
             return Approval.objects.create(

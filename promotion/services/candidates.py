@@ -122,6 +122,10 @@ def _built(candidate_id: int, to: CandidateState, **values: Any) -> None:
         candidate = Candidate.objects.select_for_update().select_related("track").get(pk=candidate_id)
         if candidate.state != CandidateState.SUBMITTED:
             return  # another worker was faster; its bytes are the same
+        twin = _twin(candidate, values.get("gguf"))
+        if twin is not None:
+            # the same model under another configuration text would get a second first run
+            to, values = CandidateState.BUILD_FAILED, {"error_detail": f"These are the very bytes of {twin}."}
         candidate.state = to
         for field, value in values.items():
             setattr(candidate, field, value)
@@ -136,6 +140,16 @@ def _locked(candidate_id: int) -> Candidate:
     if candidate is None:
         raise NotFound("There is no such candidate.")
     return candidate
+
+
+def _twin(candidate: Candidate, gguf: Artifact | None) -> Candidate | None:
+    """Another candidate of the track with the same built bytes on the same base."""
+    if gguf is None:
+        return None
+    others = Candidate.objects.filter(track=candidate.track, base=candidate.base, gguf=gguf).exclude(
+        pk=candidate.pk
+    )
+    return others.exclude(state=CandidateState.WITHDRAWN).first()
 
 
 def retry_build(*, candidate_id: int, by: User) -> Candidate:

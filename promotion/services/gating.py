@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F
 
 from promotion import evidence as evidence_module
 from promotion import permissions
@@ -24,6 +24,7 @@ from rollouts.services.subjects import local_subject
 from rollouts.states import require_move
 
 APPROVAL_GATE = "human_approval_record"
+ARTIFACT_GATE = "candidate_artifact_hash"
 # adopting a first champion without gates takes two signatures, whatever a policy says
 BASELINE_RULE = {
     "approvers": [{"group": permissions.APPROVER, "count": 2}],
@@ -65,6 +66,9 @@ def start_evaluation(*, candidate_id: int, backend: Backend, by: User) -> list[E
                 "A baseline is adopted by two signatures, without gates. There is nothing to evaluate."
             )
         champion = evidence_module.champion_of(candidate.track_id)
+        # before the audit chain's lock, as a closing run takes them: in the other order the two would deadlock
+        digests = [part["digest"] for part in policy.document["suites"]]
+        list(Suite.objects.select_for_update().filter(digest__in=digests).order_by("pk").values_list("pk"))
         started = _plan_missing(candidate, policy, backend, by)
         if champion is not None:
             started += _plan_missing(champion, policy, backend, by)
@@ -90,19 +94,23 @@ def _plan_missing(model: Candidate, policy: Policy, backend: Backend, by: User) 
     )
     samples = policy.document["samples"]
     order = {part["digest"]: index for index, part in enumerate(policy.document["suites"])}
-    present = set(
-        EvalRun.objects.filter(
-            Q(state=RunState.SCORED, created_at__gte=policy.locked_at) | Q(state__in=ACTIVE_RUN_STATES),
-            subject=subject,
-            samples=samples,
-            suite__digest__in=order,
-        ).values_list("suite_id", flat=True)
-    )
+    present = {
+        run.suite_id: run
+        for run in EvalRun.objects.filter(
+            subject=subject, samples=samples, suite__digest__in=order, created_at__gte=policy.locked_at
+        ).order_by("-pk")
+        if evidence_module.keeps_its_place(run)
+    }
+    # a cancelled run that measured something is gone on with: a new one would be a second try
+    resumed = [
+        runs.run_again(run_id=run.pk, by=by) for run in present.values() if run.state == RunState.CANCELLED
+    ]
     missing = [suite for suite in Suite.objects.filter(digest__in=order) if suite.pk not in present]
-    return [
+    planned = [
         runs.plan(subject=subject, suite=suite, backend=backend, by=by, samples=samples, label=model.name)
         for suite in sorted(missing, key=lambda suite: order[suite.digest])
     ]
+    return resumed + planned
 
 
 def judge_if_measured(candidate_id: int) -> bool:
@@ -164,11 +172,7 @@ def judge_now(candidate_id: int, *, by: User | str = "system:gates") -> Evidence
                 f"{candidate} is {candidate.state.replace('_', ' ')}; it is not judged in that state."
             )
         evidence, outcomes = freeze(candidate)
-        blocked = [
-            f"{name}: {outcome.reason}"
-            for name, outcome in outcomes
-            if name != APPROVAL_GATE and outcome.outcome not in OPENS
-        ]
+        blocked = blocked_by(candidate, evidence, outcomes)
         to = CandidateState.BLOCKED if blocked else CandidateState.IN_REVIEW
         if candidate.state != to:
             require_move(str(candidate), CANDIDATE_MOVES, candidate.state, to)
@@ -203,8 +207,40 @@ def is_current(candidate: Candidate) -> bool:
     return newest == evidence_module.build(candidate).digest
 
 
+def blocked_by(
+    candidate: Candidate, evidence: Evidence, outcomes: list[tuple[str, GateOutcome]]
+) -> list[str]:
+    """Each unmet condition but the signatures. A baseline has no thresholds, but must be the first and verified."""
+    if candidate.baseline:
+        document = GateEvidence(evidence_module.document_of(evidence))
+        outcomes = [(ARTIFACT_GATE, judge(document, {"gate": ARTIFACT_GATE}))]
+    blocked = [
+        f"{name}: {outcome.reason}"
+        for name, outcome in outcomes
+        if name != APPROVAL_GATE and outcome.outcome not in OPENS
+    ]
+    if candidate.baseline and candidate.track.entries.exists():
+        blocked.append(f"baseline: {candidate.track} has a champion already; submit it as a challenger.")
+    return blocked
+
+
+def _hold_runs(candidate: Candidate) -> None:
+    """Locks the runs that the evidence counts, so that none is reopened or closed between its queries."""
+    policy = evidence_module.current_policy(candidate.track_id)
+    if candidate.baseline or policy is None:
+        return
+    models = [candidate, evidence_module.champion_of(candidate.track_id)]
+    digests = [evidence_module.subject_digest(model, policy) for model in models if model is not None]
+    held = EvalRun.objects.filter(
+        subject__digest__in=[digest for digest in digests if digest],
+        suite__digest__in=[part["digest"] for part in policy.document["suites"]],
+    )
+    list(held.select_for_update(of=("self",)).order_by("pk").values_list("pk"))
+
+
 def freeze(candidate: Candidate) -> tuple[Evidence, list[tuple[str, GateOutcome]]]:
     """The stored evidence of the candidate's present state with its gate outcomes. Equal states share a row."""
+    _hold_runs(candidate)
     built = evidence_module.build(candidate)
     policy = built.document["policy"]
     entries: list[dict[str, Any]] = policy["document"]["gates"] if policy else []
@@ -248,6 +284,7 @@ def involved_people(document: dict[str, Any]) -> list[str]:
     named = [
         people["submitted_by"],
         people["policy_created_by"],
+        people["policy_locked_by"],
         *people["runs_started_by"],
         *people["suites_sealed_by"],
     ]
@@ -257,11 +294,7 @@ def involved_people(document: dict[str, Any]) -> list[str]:
 def unmet(candidate: Candidate) -> tuple[Evidence, list[str]]:
     """What stands between the candidate and promotion right now, computed afresh under its row lock."""
     evidence, outcomes = freeze(candidate)
-    blocked = [
-        f"{name}: {outcome.reason}"
-        for name, outcome in outcomes
-        if name != APPROVAL_GATE and outcome.outcome not in OPENS
-    ]
+    blocked = blocked_by(candidate, evidence, outcomes)
     approval = approvals_outcome(candidate, evidence)
     if approval.outcome is not Outcome.PASSED:
         blocked.append(f"{APPROVAL_GATE}: {approval.reason}")

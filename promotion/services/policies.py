@@ -193,6 +193,8 @@ def lock(*, policy_id: int, by: User) -> Policy:
         policy = Policy.objects.select_for_update().select_related("track").filter(pk=policy_id).first()
         if policy is None:
             raise NotFound("There is no such policy.")
+        # a promotion holds the same lock: the policy cannot change between its check and its entry
+        Track.objects.select_for_update().get(pk=policy.track_id)
         if policy.locked_at is not None:
             raise Conflict(f"Policy {policy.version} is locked already. Draft a new version.")
         if policy.version > 1 and policy.created_by_id == by.pk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def _begin(candidate_id: int) -> Candidate | None:
         candidate = gating.locked_candidate(candidate_id)
         if candidate.state not in PUBLISHING_FROM:
             return None
-        if _refused(candidate):
+        if _checked(candidate) is None:
             return None
         if candidate.state != CandidateState.PUBLISHING:
             require_move(str(candidate), CANDIDATE_MOVES, candidate.state, CandidateState.PUBLISHING)
@@ -78,11 +79,11 @@ def _begin(candidate_id: int) -> Candidate | None:
     return candidate
 
 
-def _refused(candidate: Candidate) -> bool:
-    """Whether the evidence or the signatures no longer hold. Then the candidate goes back to where it belongs."""
+def _checked(candidate: Candidate) -> Evidence | None:
+    """The evidence, if it and its signatures hold now. Otherwise None, and the candidate is back where it belongs."""
     evidence, blocked = gating.unmet(candidate)
     if not blocked:
-        return False
+        return evidence
     only_signatures = all(reason.startswith(gating.APPROVAL_GATE) for reason in blocked)
     to = CandidateState.IN_REVIEW if only_signatures else CandidateState.BLOCKED
     Candidate.objects.filter(pk=candidate.pk).update(state=to)
@@ -94,15 +95,13 @@ def _refused(candidate: Candidate) -> bool:
         evidence=evidence.digest,
         blocked_by=[reason[:500] for reason in blocked],
     )
-    return True
+    return None
 
 
 def _retract(candidate: Candidate) -> None:
     """No file without an entry: one that an earlier, killed attempt left is removed, under the candidate's lock."""
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError):
         export_path(candidate).unlink()
-    except (FileNotFoundError, NotADirectoryError):
-        pass
 
 
 def _write_export(candidate: Candidate, path: Path) -> None:
@@ -154,12 +153,16 @@ def _promote(candidate_id: int, path: Path) -> RegistryEntry | None:
         Track.objects.select_for_update().get(pk=track_id)
         candidate = gating.locked_candidate(candidate_id)
         if candidate.state != CandidateState.PUBLISHING:
-            return RegistryEntry.objects.filter(candidate=candidate).first()
-        if _refused(candidate):
+            present = RegistryEntry.objects.filter(candidate=candidate).first()
+            if present is None:
+                _retract(candidate)  # refused by another worker after this one wrote the file
+            return present
+        # checked and promoted from one document: built twice, a run reopened in between would slip through
+        evidence = _checked(candidate)
+        if evidence is None:
             return None
         if not path.is_file():
             return None  # another attempt failed and took it away; the sweep publishes again
-        evidence, _ = gating.freeze(candidate)
         entry = _write_entry(candidate, evidence)
         Export.objects.create(
             entry=entry,

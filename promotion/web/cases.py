@@ -77,7 +77,8 @@ def case_section(
     shown = wanted if wanted in TURNS else next((tab.key for tab in tabs if tab.n), "lost")
     found = [turn for turn in turns if turn.turn == shown]
     found.sort(key=lambda turn: (turn.expects_call, turn.family, turn.case_id))
-    at = int(params["at"]) if params.get("at", "").isascii() and params.get("at", "").isdigit() else 0
+    given = params.get("at", "")[:9]
+    at = int(given) if given.isascii() and given.isdigit() else 0
     at = min(at, max(0, len(found) - 1))
     page = found[at : at + PAGE]
     following = at + PAGE if at + PAGE < len(found) else None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time
 from typing import Any
 
 from django import forms
-from django.utils.timezone import make_aware
 
 from promotion.models import CandidateState, Decision, Meaning
 from promotion.services.candidates import OUTTYPES
@@ -110,9 +109,10 @@ class AuditFilter(forms.Form):
         if since:
             chosen["since_us"] = _us(since)
         if until:
-            chosen["until_us"] = _us(until + timedelta(days=1))
+            # the last day of the calendar has no next one
+            chosen["until_us"] = _us(until) + 86_400_000_000
         return chosen
 
 
 def _us(day: Any) -> int:
-    return int(make_aware(datetime.combine(day, time.min)).timestamp()) * 1_000_000
+    return int(datetime.combine(day, time.min, tzinfo=UTC).timestamp()) * 1_000_000

@@ -20,6 +20,8 @@ RUN_MOVES: dict[str, frozenset[str]] = {
     RunState.RUNNING: frozenset([RunState.SCORED, RunState.FAILED, RunState.CANCELLED]),
     # "run again what failed" opens a scored run whose masked or unscored rollouts can still be measured
     RunState.SCORED: frozenset([RunState.QUEUED]),
+    # and a cancelled one is gone on with
+    RunState.CANCELLED: frozenset([RunState.QUEUED]),
 }
 
 
@@ -47,6 +49,7 @@ class EvalRun(models.Model):
     error_code = models.CharField(max_length=40, blank=True)
     error_detail = models.TextField(blank=True)
     created_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
+    reopened_by = models.JSONField(default=list)  # user names: who had failed rollouts run again may not sign
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)

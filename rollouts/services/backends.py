@@ -16,6 +16,8 @@ from rollouts.models import Backend
 from rollouts.races import settled
 from rollouts.services.names import require_slug
 
+# only these variables of the worker's environment are ever sent to a provider
+KEY_PREFIX = "ASSAY_KEY_"
 LIMITS = {"concurrency": (1, 1024), "timeout_s": (1, 3600), "max_attempts": (1, 10)}
 
 
@@ -75,9 +77,11 @@ def _check_limits(values: dict[str, Any]) -> None:
         value = values[field]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise InvalidInput(field, f"must be a whole number from {least} to {most}, not {value!r}.")
-    if values["key_env"] and not re.fullmatch(r"[A-Z][A-Z0-9_]{0,99}", values["key_env"]):
+    if values["key_env"] and not re.fullmatch(KEY_PREFIX + r"[A-Z0-9_]{1,80}", values["key_env"]):
         raise InvalidInput(
-            "key_env", "must name an environment variable such as OPENAI_API_KEY, never the key."
+            "key_env",
+            f"must name an environment variable that begins with {KEY_PREFIX}, such as {KEY_PREFIX}OPENAI, never "
+            "the key itself.",
         )
     for field in ("prompt_price", "completion_price"):
         price = values[field]

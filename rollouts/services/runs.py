@@ -37,6 +37,7 @@ from rollouts.models import (
     Subject,
     Suite,
 )
+from rollouts.services.backends import KEY_PREFIX
 from rollouts.signals import run_closed
 from rollouts.states import require_move
 
@@ -157,7 +158,8 @@ async def _shard(run: EvalRun, claim: Claim, kind: BackendKind) -> int:
 
 
 def _instance(backend: Backend) -> BackendKind:
-    key = os.environ.get(backend.key_env) if backend.key_env else None
+    # asked again here: a revision from before the rule must not read other variables of the worker
+    key = os.environ.get(backend.key_env) if backend.key_env.startswith(KEY_PREFIX) else None
     return kind_named(backend.kind)(parse_config(backend.kind, backend.config), key=key)
 
 
@@ -302,7 +304,7 @@ def cancel(*, run_id: int, by: User) -> EvalRun:
 
 
 def run_again(*, run_id: int, by: User) -> EvalRun:
-    """Queue the masked and unscored rollouts of a scored run again. Scored ones are never touched."""
+    """Queue what a closed or cancelled run has no score for again. Scored rollouts are never touched."""
     permissions.require_can_run(by)
     with transaction.atomic():
         run = _locked(run_id)
@@ -310,7 +312,8 @@ def run_again(*, run_id: int, by: User) -> EvalRun:
         active = _active(suite_id=run.suite_id, subject_id=run.subject_id, samples=run.samples)
         if active is not None:
             raise _measured_already(active)
-        failed = run.rollouts.filter(state__in=[RolloutState.MASKED, RolloutState.UNSCORED])
+        without_score = [RolloutState.MASKED, RolloutState.UNSCORED, RolloutState.CANCELLED]
+        failed = run.rollouts.filter(state__in=without_score)
         queued = failed.update(
             state=RolloutState.QUEUED,
             lost_workers=0,
@@ -325,10 +328,13 @@ def run_again(*, run_id: int, by: User) -> EvalRun:
             finished_at=None,
         )
         if not queued:
-            raise Conflict(f"Run {run.pk} has no masked or unscored rollouts to run again.")
+            raise Conflict(f"Run {run.pk} has no masked, unscored or cancelled rollouts to run again.")
         run.state, run.finished_at = RunState.QUEUED, None
         run.scored = run.masked = run.unscored = run.cancelled = None
-        run.save(update_fields=["state", "finished_at", "scored", "masked", "unscored", "cancelled"])
+        run.reopened_by = sorted({*run.reopened_by, by.get_username()})
+        run.save(
+            update_fields=["state", "finished_at", "scored", "masked", "unscored", "cancelled", "reopened_by"]
+        )
         audit.record("run.reopened", subject=run, actor=by, queued=queued)
         send(run)
     return run

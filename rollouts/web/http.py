@@ -74,7 +74,7 @@ def cursor_of(request: HttpRequest) -> int | None:
     value = request.GET.get("cursor", "")
     if not value:
         return None
-    if not value.isascii() or not value.isdigit() or int(value) > MAX_CURSOR:
+    if not value.isascii() or not value.isdigit() or len(value) > 19 or int(value) > MAX_CURSOR:
         raise InvalidInput("cursor", "is not one that a page of this list gave. Begin with the first page.")
     return int(value)
 

@@ -132,7 +132,7 @@ def test_a_policy_with_a_floor_of_0_is_refused_with_its_key(suite: Suite, tmp_pa
     run("create_track", "toolcaller", "--purpose", "Chooses tools.", "--as", "grace")
     gates = [{"gate": "arena_json_validity_min", "suite": suite.digest, "metric": "json_valid", "min": "0"}]
 
-    with pytest.raises(CommandError, match=r"gates\.0\.min: must be above 0"):
+    with pytest.raises(CommandError, match=r"gates\.0\.min: must be from 0.01"):
         run("draft_policy", "toolcaller", policy_file(tmp_path, suite, gates=gates), "--as", "grace")
 
     assert not Policy.objects.exists()

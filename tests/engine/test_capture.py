@@ -123,8 +123,8 @@ def test_the_request_holds_prompt_model_and_sampling_and_not_the_reference_answe
 def test_the_key_is_read_from_its_variable_and_never_stored(
     plan: Plan, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SCRIPTED_KEY", "sk-very-secret")
-    run = plan(calls=1, key_env="SCRIPTED_KEY")
+    monkeypatch.setenv("ASSAY_KEY_SCRIPTED", "sk-very-secret")
+    run = plan(calls=1, key_env="ASSAY_KEY_SCRIPTED")
 
     runs.work_shard(run.pk)
 

@@ -452,18 +452,32 @@ def test_a_run_without_failures_is_not_run_again(plan: Plan, engineer: User) -> 
     run = plan(calls=1)
     runs.work_shard(run.pk)
 
-    with pytest.raises(Conflict, match="no masked or unscored"):
+    with pytest.raises(Conflict, match="no masked, unscored or cancelled"):
         runs.run_again(run_id=run.pk, by=engineer)
 
     run.refresh_from_db()
     assert (run.state, run.scored) == (RunState.SCORED, 1)
 
 
-@pytest.mark.parametrize("state", ["queued", "cancelled", "failed"])
-def test_only_a_scored_run_is_run_again(plan: Plan, engineer: User, state: str) -> None:
+def test_a_cancelled_run_is_gone_on_with_and_keeps_what_was_scored(plan: Plan, engineer: User) -> None:
+    run = plan(calls=3)
+    kept = run.rollouts.order_by("id").first()
+    factories.give(kept, "right")
+    kept.save()
+    runs.cancel(run_id=run.pk, by=engineer)
+
+    runs.run_again(run_id=run.pk, by=engineer)
+    runs.work_shard(run.pk)
+
+    run.refresh_from_db()
+    assert (run.state, run.scored, run.cancelled) == (RunState.SCORED, 3, 0)
+    assert run.reopened_by == [engineer.username]
+    assert not kept.invocations.exists()
+
+
+@pytest.mark.parametrize("state", ["queued", "failed"])
+def test_only_a_closed_or_cancelled_run_is_run_again(plan: Plan, engineer: User, state: str) -> None:
     run = plan(calls=1)
-    if state == "cancelled":
-        runs.cancel(run_id=run.pk, by=engineer)
     if state == "failed":
         runs.fail(run.pk, code="config", detail="no")
 

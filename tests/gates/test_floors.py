@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 
 import pytest
 
@@ -34,12 +34,12 @@ def test_a_rate_that_reaches_the_minimum_is_not_enough_where_its_bound_does_not(
 
 
 @every_floor
-def test_a_bound_equal_to_the_minimum_passes(gate: str) -> None:
-    exact = str(Decimal(clopper_pearson_lower(95, 100)))
+def test_the_last_decimal_place_of_the_minimum_decides(gate: str) -> None:
+    place = Decimal("0.000001")
+    below = Decimal(clopper_pearson_lower(95, 100)).quantize(place, rounding=ROUND_DOWN)
 
-    assert decide(gate, with_counts(gate, 95, 100), min=exact).outcome is Outcome.PASSED
-    above = str(Decimal(exact) + Decimal("1e-30"))
-    assert decide(gate, with_counts(gate, 95, 100), min=above).outcome is Outcome.FAILED
+    assert decide(gate, with_counts(gate, 95, 100), min=str(below)).outcome is Outcome.PASSED
+    assert decide(gate, with_counts(gate, 95, 100), min=str(below + place)).outcome is Outcome.FAILED
 
 
 @every_floor

@@ -143,7 +143,7 @@ def test_a_senseless_approval_rule_is_refused(suite: Suite, approvers: list[Any]
     [
         ({"min": "0"}, "document.gates.3.min", "can never fail"),
         ({"min": 0.85}, "document.gates.3.min", "in quotes"),
-        ({"min": "NaN"}, "document.gates.3.min", "finite"),
+        ({"min": "NaN"}, "document.gates.3.min", "not a decimal"),
         ({"min": "1"}, "document.gates.3.min", "no lower bound ever reaches 1"),
         ({"colour": "red"}, "document.gates.3.colour", "Extra inputs"),
         ({"gate": "beauty"}, "document.gates.3.gate", "is not a gate"),

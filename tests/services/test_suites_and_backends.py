@@ -124,7 +124,7 @@ def test_an_unchanged_backend_is_the_revision_there_is(engineer: User) -> None:
         {"concurrency": 2},
         {"timeout_s": 7},
         {"max_attempts": 1},
-        {"key_env": "OTHER_KEY"},
+        {"key_env": "ASSAY_KEY_OTHER"},
         {"prompt_price": 0},
         {"kind": "llama_cpp", "config": {}},
     ],

@@ -4,7 +4,7 @@ import getpass
 import os
 from typing import Any
 
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -22,7 +22,6 @@ class Command(BaseCommand):
         parser.add_argument("--full-name", default="", help="printed on signatures")
 
     def handle(self, *, name: str, roles: list[str], full_name: str, **_: Any) -> None:
-        people.ensure_roles()
         user = User.objects.filter(username=name).first()
         if user is None:
             password = os.environ.get("ASSAY_NEW_PASSWORD") or getpass.getpass(f"Password for {name}: ")
@@ -35,6 +34,5 @@ class Command(BaseCommand):
             user.set_password(password)
         if full_name:
             user.first_name, _, user.last_name = full_name.partition(" ")
-        user.save()
-        user.groups.add(*Group.objects.filter(name__in=roles))
+        people.grant(user=user, roles=roles, actor="system:create_user")
         self.stdout.write(f"{name} is {', '.join(sorted(user.groups.values_list('name', flat=True)))}.")

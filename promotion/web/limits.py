@@ -1,0 +1,29 @@
+"""How much a page takes: Django parses a form before any view can ask who sent it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+
+FORM_BYTES = 1 << 20
+UPLOADS = "/submit/files/"
+
+
+class BodyLimitMiddleware:
+    """Refuses large bodies by their announced length, before the form is read. The API has its own limits."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if not request.path.startswith("/api/"):
+            uploads = request.path.endswith(UPLOADS) and request.user.is_authenticated
+            limit = settings.MAX_UPLOAD_BYTES if uploads else FORM_BYTES
+            length = request.META.get("CONTENT_LENGTH") or "0"
+            if not length.isascii() or not length.isdigit() or len(length) > 15 or int(length) > limit:
+                return HttpResponse(
+                    f"The form is larger than {limit >> 20} MiB.", status=413, content_type="text/plain"
+                )
+        return self.get_response(request)
