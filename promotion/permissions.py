@@ -17,6 +17,7 @@ from rollouts.permissions import (
     ENGINEER,
     ROLES,
     groups_of,
+    own_groups,
     require_can_read,
     require_can_register,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "ENGINEER",
     "ROLES",
     "groups_of",
+    "own_groups",
     "require_can_create_track",
     "require_can_edit_policy",
     "require_can_evaluate",
@@ -82,7 +84,7 @@ def require_can_sign(person: User, *, involved: Sequence[str], separated: bool, 
     again, sealed its suites, or wrote or locked its policy.
     """
     # the groups as they are given: neither a superuser nor anybody else signs in a group they are not in
-    own = set(person.groups.values_list("name", flat=True))
+    own = own_groups(person)
     if not person.is_active or not own & set(groups):
         raise NotAllowed(f"{person.get_username()} may not sign: that needs {' or '.join(groups)}.")
     if separated and person.get_username() in involved:

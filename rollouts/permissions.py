@@ -18,16 +18,21 @@ ROLES = (ENGINEER, APPROVER, AUDITOR, ADMINISTRATOR)
 Person = User | AnonymousUser
 
 
-def groups_of(person: Person) -> set[str]:
-    """The person's groups, read once per instance."""
+def own_groups(person: Person) -> set[str]:
+    """The groups the person was put in, read once per instance."""
     cached: set[str] | None = getattr(person, "_assay_groups", None)
     if cached is None:
         cached = set(person.groups.values_list("name", flat=True)) if person.is_authenticated else set()
-        if person.is_superuser:
-            # so that `createsuperuser` alone makes somebody who can set things up; they still cannot sign
-            cached.add(ADMINISTRATOR)
         person._assay_groups = cached  # type: ignore[union-attr]
     return cached
+
+
+def groups_of(person: Person) -> set[str]:
+    """The roles the person acts in: their groups, and for a superuser what it takes to set things up.
+
+    So `createsuperuser` alone makes somebody who can begin. Signing asks `own_groups`.
+    """
+    return own_groups(person) | ({ADMINISTRATOR} if person.is_superuser else set())
 
 
 def require_roles(person: Person, roles: Sequence[str], verb: str) -> None:

@@ -115,7 +115,7 @@ def test_unknown_things_are_not_found(house: factories.House, address: str) -> N
 
 # verb -> who may; each is pressed on a fresh candidate in the state that the verb is for
 VERBS = {
-    "judge": {"engineer"},
+    "judge": {"engineer", "approver"},
     "evaluate": {"engineer"},
     "retry-build": {"engineer", "administrator"},
     "retry-publish": {"engineer", "administrator"},
