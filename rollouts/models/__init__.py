@@ -5,7 +5,6 @@ from rollouts.models.calls import CallState, ModelCall
 from rollouts.models.idempotency import IdempotencyRecord
 from rollouts.models.runs import (
     ACTIVE_RUN_STATES,
-    FINAL_ROLLOUT_STATES,
     RUN_MOVES,
     Claim,
     EvalRun,
@@ -19,7 +18,6 @@ from rollouts.models.suites import Case, Look, Suite
 
 __all__ = [
     "ACTIVE_RUN_STATES",
-    "FINAL_ROLLOUT_STATES",
     "RUN_MOVES",
     "Artifact",
     "AuditEvent",

@@ -103,14 +103,6 @@ class RolloutState(models.TextChoices):
     CANCELLED = "cancelled"
 
 
-FINAL_ROLLOUT_STATES = (
-    RolloutState.SCORED,
-    RolloutState.MASKED,
-    RolloutState.UNSCORED,
-    RolloutState.CANCELLED,
-)
-
-
 class Claim(models.Model):
     """A worker's hold on a batch of rollouts. Its id is the fencing token: ids only grow."""
 
