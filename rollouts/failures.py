@@ -19,6 +19,7 @@ FAILURE_KINDS = {
     "harness": "The program that drives the model failed.",
     # scorer and judge
     "scorer": "The scorer failed; the answer is kept and can be scored again.",
+    "judge": "The judge gave no usable judgement; the answer is kept and can be judged again.",
     # ours
     "budget": "The run's budget was spent before this rollout.",
     "cancelled": "The run was cancelled.",

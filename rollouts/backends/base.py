@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from rollouts.errors import InvalidInput
+
+
+# unknown: nothing proves that repeats are draws of their own, so they give no spread and no extra n
+Independence = Literal["independent", "ignored", "unknown"]
 
 
 class BackendUnavailable(Exception):
@@ -32,14 +36,30 @@ class ProviderRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestedCall:
+    """A native tool call as the provider gave it. `arguments` is the model's text, parsed by nobody yet."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
-    """A usable answer. Unknown numbers are None, never 0. `text` is None where the model gave no text at all."""
+    """A usable answer. Unknown numbers are None, never 0. `text` is None where the model gave no text at all.
+
+    `reasoning` is the thinking that the provider shows apart from the text, or None. `message` is the assistant's
+    message as the next request of the same dialogue must repeat it.
+    """
 
     text: str | None
     finish_reason: str | None
     response_id: str | None
     prompt_tokens: int | None
     completion_tokens: int | None
+    tool_calls: tuple[RequestedCall, ...] = ()
+    reasoning: str | None = None
+    message: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +98,8 @@ class Backend:
     exclusive: ClassVar[bool] = False
     # True: it serves files we name by digest, so an eval run proves which bytes were measured
     serves_files: ClassVar[bool] = False
+    # True: requests go over HTTP to what `open` gave; False: `call` answers them itself (plug-ins)
+    speaks_http: ClassVar[bool] = True
 
     def __init__(self, config: Config, *, key: str | None) -> None:
         self.config = config
@@ -87,14 +109,34 @@ class Backend:
         """Raises `BackendUnavailable`."""
         raise NotImplementedError
 
+    @property
+    def independence(self) -> Independence:
+        """Whether sample i of a case is a draw of its own."""
+        return "independent"
+
+    @property
+    def native_tools(self) -> bool:
+        """Whether requests may carry `tools` and answers `tool_calls`."""
+        return False
+
     def request(
         self,
         *,
-        messages: list[dict[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         sampling: Mapping[str, Any],
         sample_index: int,
         remote_model: str,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> ProviderRequest:
+        """`tools` are {name, description, parameters}; only where `native_tools` is true.
+
+        Messages are {role, content}; after native tool calls also `Completion.message` as it stands, and
+        {role: "tool", tool_call_id, content} for each call's result.
+        """
+        raise NotImplementedError
+
+    async def call(self, request: ProviderRequest) -> bytes:
+        """Answers a request itself; only where `speaks_http` is false. Raises `CallFailed`."""
         raise NotImplementedError
 
     def read(self, body: bytes) -> Completion:

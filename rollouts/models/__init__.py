@@ -1,7 +1,7 @@
 from rollouts.models.artifacts import Artifact, BaseModel, Payload, Subject
 from rollouts.models.audit import AuditEvent
-from rollouts.models.backends import Backend
-from rollouts.models.calls import CallState, ModelCall
+from rollouts.models.backends import Backend, Pace
+from rollouts.models.calls import CallPurpose, CallState, ModelCall
 from rollouts.models.idempotency import IdempotencyRecord
 from rollouts.models.runs import (
     ACTIVE_RUN_STATES,
@@ -23,6 +23,7 @@ __all__ = [
     "AuditEvent",
     "Backend",
     "BaseModel",
+    "CallPurpose",
     "CallState",
     "Case",
     "Claim",
@@ -32,6 +33,7 @@ __all__ = [
     "InvocationState",
     "Look",
     "ModelCall",
+    "Pace",
     "Payload",
     "Rollout",
     "RolloutState",

@@ -19,6 +19,7 @@ class Backend(models.Model):
     concurrency = models.PositiveIntegerField(validators=[MinValueValidator(1)])
     timeout_s = models.PositiveIntegerField()
     max_attempts = models.PositiveSmallIntegerField()
+    requests_per_minute = models.PositiveIntegerField(null=True)  # null: no limit of ours
     # micro-dollars per million tokens: integers, so that sums are exact; null means unknown, not free
     prompt_price = models.PositiveBigIntegerField(null=True)
     completion_price = models.PositiveBigIntegerField(null=True)
@@ -37,3 +38,13 @@ class Backend(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} revision {self.revision}"
+
+
+class Pace(models.Model):
+    """When the next request to a backend may be sent, over all workers; one row for all revisions of a name."""
+
+    backend_name = models.SlugField(max_length=100, unique=True)
+    next_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.backend_name

@@ -13,12 +13,18 @@ class CallState(models.TextChoices):
     LOST = "lost"  # the worker vanished; the provider may have seen it
 
 
+class CallPurpose(models.TextChoices):
+    POLICY = "policy"  # the model under test
+    JUDGE = "judge"
+
+
 class ModelCall(models.Model):
     """One attempt, owned by exactly one invocation. Unknown numbers are null, never 0."""
 
     invocation = models.ForeignKey("rollouts.Invocation", models.PROTECT, related_name="calls")
     turn = models.PositiveSmallIntegerField(default=0)
     attempt = models.PositiveSmallIntegerField(default=1)
+    purpose = models.CharField(max_length=10, choices=CallPurpose, default=CallPurpose.POLICY)
     dialect = models.CharField(max_length=40)
     state = models.CharField(max_length=10, choices=CallState, default=CallState.OPEN)
     status = models.PositiveSmallIntegerField(null=True)
@@ -42,7 +48,8 @@ class ModelCall(models.Model):
             models.CheckConstraint(condition=Q(state__in=CallState.values), name="modelcall_known_state"),
             models.CheckConstraint(
                 condition=~Q(state="answered")
-                | Q(status__isnull=False, response__isnull=False, error_kind=""),
+                # a plug-in answers without HTTP, so without a status
+                | Q(response__isnull=False, error_kind=""),
                 name="modelcall_answered_has_response",
             ),
             models.CheckConstraint(

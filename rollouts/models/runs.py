@@ -18,8 +18,9 @@ ACTIVE_RUN_STATES = (RunState.QUEUED, RunState.RUNNING)
 RUN_MOVES: dict[str, frozenset[str]] = {
     RunState.QUEUED: frozenset([RunState.RUNNING, RunState.FAILED, RunState.CANCELLED]),
     RunState.RUNNING: frozenset([RunState.SCORED, RunState.FAILED, RunState.CANCELLED]),
-    # "run again what failed" opens a scored run whose masked or unscored rollouts can still be measured
-    RunState.SCORED: frozenset([RunState.QUEUED]),
+    # "run again what failed" opens a scored run whose masked or unscored rollouts can still be measured; a run that took
+    # answers from one that proved invalid fails with it
+    RunState.SCORED: frozenset([RunState.QUEUED, RunState.FAILED]),
     # and a cancelled one is gone on with
     RunState.CANCELLED: frozenset([RunState.QUEUED]),
 }
@@ -34,6 +35,16 @@ class EvalRun(models.Model):
     backend = models.ForeignKey("rollouts.Backend", models.PROTECT, related_name="runs")
     samples = models.PositiveSmallIntegerField(default=1)
     label = models.CharField(max_length=200, blank=True)  # what a person calls the model under test
+    # whether an answer given before to the same attempt key may be taken instead of a call; evidence never counts such
+    reuse = models.BooleanField(default=False)
+    judge_backend = models.ForeignKey("rollouts.Backend", models.PROTECT, null=True, related_name="+")
+    judge_model = models.CharField(max_length=200, blank=True)
+    independence = models.CharField(max_length=12, default="independent")  # of repeats: the backend's word
+    # most calls, tokens, micro-dollars and seconds, each null where unlimited; null: no budget at all
+    budget = models.JSONField(null=True)
+    spent_calls = models.PositiveIntegerField(default=0)
+    spent_tokens = models.PositiveBigIntegerField(default=0)
+    spent_microusd = models.PositiveBigIntegerField(default=0)
     state = models.CharField(max_length=10, choices=RunState, default=RunState.QUEUED)
     plan_digest = models.CharField(max_length=64)
     suite_digest = models.CharField(max_length=64)  # of the cases as they were read for the plan
@@ -112,6 +123,13 @@ class Claim(models.Model):
     lease_expires_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
     lost = models.BooleanField(default=False)
+    # counted with each group of results, so that progress is read from a few rows
+    done = models.PositiveIntegerField(default=0)
+    masked = models.PositiveIntegerField(default=0)
+    cost_microusd = models.PositiveBigIntegerField(default=0)
+    # of the run's budget, for calls in flight; settled when they answer, spent when the claim is lost
+    reserved_tokens = models.PositiveBigIntegerField(default=0)
+    reserved_microusd = models.PositiveBigIntegerField(default=0)
 
     class Meta:
         indexes = [
@@ -130,6 +148,10 @@ class Rollout(models.Model):
     state = models.CharField(max_length=10, choices=RolloutState, default=RolloutState.QUEUED)
     claim = models.ForeignKey(Claim, models.PROTECT, null=True, related_name="rollouts")
     lost_workers = models.PositiveSmallIntegerField(default=0)
+    # digest of everything that shapes the answer, without the sample index for sample 0 (engine.planner)
+    attempt_key = models.CharField(max_length=64, blank=True)
+    # the invocation whose captured calls hold the answer; another rollout's where the answer was reused
+    answered_by = models.ForeignKey("rollouts.Invocation", models.PROTECT, null=True, related_name="+")
     failure_kind = models.CharField(max_length=20, blank=True)
     failure_reason = models.TextField(blank=True)
     answer = models.TextField(null=True)  # noqa: DJ001  (null: no answer came; "": an empty answer came)
@@ -140,9 +162,20 @@ class Rollout(models.Model):
     tool = models.BooleanField(null=True)
     exact = models.BooleanField(null=True)
     safe = models.BooleanField(null=True)
+    reason_code = models.BooleanField(null=True)
+    arguments_valid = models.BooleanField(null=True)
+    score = models.FloatField(null=True)  # share of the task done, 0 to 1, where the scorer gives one
+    tool_evidence = models.CharField(
+        max_length=10, blank=True
+    )  # executed, claimed, none; "" on the text route
+    details = models.JSONField(null=True)  # the scorer's, for people
     latency_ms = models.FloatField(null=True)
     prompt_tokens = models.PositiveIntegerField(null=True)
     completion_tokens = models.PositiveIntegerField(null=True)
+    cost_microusd = models.PositiveBigIntegerField(
+        null=True
+    )  # of all its calls, also judges' and failed ones'
+    avoided_microusd = models.PositiveBigIntegerField(null=True)  # what the reused answer had cost
     finished_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -150,7 +183,7 @@ class Rollout(models.Model):
             models.UniqueConstraint(fields=["run", "case", "sample_index"], name="rollout_once_per_sample"),
             models.CheckConstraint(condition=Q(state__in=RolloutState.values), name="rollout_known_state"),
             models.CheckConstraint(
-                condition=~Q(state="scored") | Q(decision__isnull=False, json_valid__isnull=False),
+                condition=~Q(state="scored") | Q(exact__isnull=False),
                 name="rollout_scored_has_scores",
             ),
             models.CheckConstraint(
@@ -161,8 +194,15 @@ class Rollout(models.Model):
                     tool__isnull=True,
                     exact__isnull=True,
                     safe__isnull=True,
+                    reason_code__isnull=True,
+                    arguments_valid__isnull=True,
+                    score__isnull=True,
                 ),
                 name="rollout_only_scored_has_scores",
+            ),
+            models.CheckConstraint(
+                condition=Q(score__isnull=True) | Q(score__gte=0, score__lte=1),
+                name="rollout_score_is_a_share",
             ),
             models.CheckConstraint(
                 condition=~Q(state__in=["masked", "unscored"]) | ~Q(failure_kind=""),
@@ -175,6 +215,12 @@ class Rollout(models.Model):
         indexes = [
             models.Index(fields=["run", "state", "id"], name="rollout_by_run_state"),
             models.Index(fields=["claim"], condition=Q(state="running"), name="rollout_running_by_claim"),
+            # the attempt cache: answers there are, and calls under way for the same key
+            models.Index(
+                fields=["attempt_key"],
+                condition=Q(state="running") | Q(answered_by__isnull=False),
+                name="rollout_by_attempt_key",
+            ),
         ]
 
 
