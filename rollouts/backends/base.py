@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict
 
 from rollouts.errors import InvalidInput
 
-
 # unknown: nothing proves that repeats are draws of their own, so they give no spread and no extra n
 Independence = Literal["independent", "ignored", "unknown"]
 
