@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import pydantic
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from rollouts.errors import InvalidInput
+from rollouts.hashing import canonical_bytes
 
 # unknown: nothing proves that repeats are draws of their own, so they give no spread and no extra n
 Independence = Literal["independent", "ignored", "unknown"]
+# the value of an environment variable that may be read, None for any other
+KeyOf = Callable[[str], str | None]
 
 
 class BackendUnavailable(Exception):
@@ -72,7 +76,10 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class SubjectFiles:
-    """The files a local server loads; all None for a remote model, which `remote_model` names."""
+    """The files a local server loads; all None for a remote model, which `remote_model` names.
+
+    `transcript_path` is the stored file of `Backend.transcript_sha256`.
+    """
 
     base_path: str | None = None
     base_sha256: str | None = None
@@ -80,6 +87,7 @@ class SubjectFiles:
     adapter_sha256: str | None = None
     chat_template_sha256: str | None = None
     remote_model: str = ""
+    transcript_path: str | None = None
 
 
 class Config(BaseModel):
@@ -88,25 +96,70 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class PartConfig(Config):
+    """A backend inside another one's configuration. `model` is what its endpoint calls the model."""
+
+    kind: str
+    config: dict[str, Any] = Field(default_factory=dict)
+    key_env: str = ""
+    model: str = Field("", max_length=200)
+
+
 class Backend:
-    """Base of the kinds. Instances are made per shard from the stored revision."""
+    """Base of the kinds. Instances are made per shard from the stored revision, by `make`.
+
+    Ask an instance, not its class, what it can: one that wraps another answers for what it wraps.
+    """
 
     kind: ClassVar[str]
-    config_model: ClassVar[type[Config]]
+    config_model: ClassVar[type[BaseModel]]
     # a local server must not be started twice for one run
-    exclusive: ClassVar[bool] = False
+    exclusive: bool = False
     # True: it serves files we name by digest, so an eval run proves which bytes were measured
-    serves_files: ClassVar[bool] = False
+    serves_files: bool = False
     # True: requests go over HTTP to what `open` gave; False: `call` answers them itself (plug-ins)
-    speaks_http: ClassVar[bool] = True
+    speaks_http: bool = True
+    # True: it cannot be saved without the name of a key's variable
+    needs_key: ClassVar[bool] = False
 
-    def __init__(self, config: Config, *, key: str | None) -> None:
+    def __init__(self, config: BaseModel, *, key: str | None) -> None:
         self.config = config
         self.key = key
+
+    @classmethod
+    def parse(cls, config: Any) -> BaseModel:
+        """Raises pydantic's `ValidationError`, or `ValueError`."""
+        return cls.config_model.model_validate(config)
+
+    @classmethod
+    def stored(cls, config: BaseModel) -> dict[str, Any]:
+        """The configuration as JSON, with every default, as a revision keeps it. Raises `ValueError`."""
+        return config.model_dump(mode="json")
+
+    @classmethod
+    def parts(cls, config: BaseModel) -> Mapping[str, PartConfig]:
+        """The backends inside this configuration, by their path in it."""
+        return {}
+
+    @classmethod
+    def made(cls, config: BaseModel, *, key_of: KeyOf, key_env: str) -> Backend:
+        return cls(config, key=key_of(key_env) if key_env else None)
 
     def open(self, files: SubjectFiles) -> AbstractAsyncContextManager[Opened]:
         """Raises `BackendUnavailable`."""
         raise NotImplementedError
+
+    async def facts_after(self, files: SubjectFiles, opened: Opened) -> Mapping[str, Any]:
+        """What answers there now, after the last request: the same as `opened.facts`, or something was exchanged.
+
+        Raises `BackendUnavailable` where nothing answers any more.
+        """
+        return opened.facts
+
+    @property
+    def transcript_sha256(self) -> str | None:
+        """The recorded transcript that it replays, to be given to `open` as a file."""
+        return None
 
     @property
     def independence(self) -> Independence:
@@ -143,7 +196,16 @@ class Backend:
         raise NotImplementedError
 
 
+class Installed(NamedTuple):
+    """Plug-ins: the kinds that load, and of the others why they do not."""
+
+    kinds: dict[str, type[Backend]]
+    errors: dict[str, str]
+
+
 _KINDS: dict[str, type[Backend]] = {}
+PLUGIN_PREFIX = "plugin:"
+MAX_PATH_CHARS = 200
 
 
 def backend(cls: type[Backend]) -> type[Backend]:
@@ -153,23 +215,73 @@ def backend(cls: type[Backend]) -> type[Backend]:
 
 
 def kind_named(kind: str) -> type[Backend]:
-    """Raises `InvalidInput` for an unknown kind, naming those there are."""
-    if kind not in _KINDS:
-        raise InvalidInput(
-            "kind", f"{kind!r} is not a backend kind. Use one of: {', '.join(sorted(_KINDS))}."
-        )
-    return _KINDS[kind]
+    """Raises `InvalidInput` for an unknown kind, naming those there are, and for a plug-in that does not load."""
+    if kind in _KINDS:
+        return _KINDS[kind]
+    found = _plugins()
+    if kind in found.kinds:
+        return found.kinds[kind]
+    if kind in found.errors:
+        raise InvalidInput("kind", f"{kind} is installed and cannot be used: {found.errors[kind]}")
+    raise InvalidInput("kind", f"{kind!r:.80} is not a backend kind. Use one of: {', '.join(kinds())}.")
 
 
 def kinds() -> list[str]:
-    return sorted(_KINDS)
+    """Every kind that can be used, plug-ins included."""
+    return sorted([*_KINDS, *_plugins().kinds])
 
 
-def parse_config(kind: str, config: Any) -> Config:
+def _plugins() -> Installed:
+    from rollouts.backends import plugins  # which imports this module
+
+    return plugins.installed()
+
+
+def parse_config(kind: str, config: Any, *, path: str = "config") -> BaseModel:
     """Raises `InvalidInput` with the path of the first wrong key."""
     try:
-        return kind_named(kind).config_model.model_validate(config)
+        return kind_named(kind).parse(config)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        path = ".".join(["config", *(str(part) for part in first["loc"])])
-        raise InvalidInput(path, f"{first['msg']} (got {str(first.get('input'))[:80]!r})") from error
+        where = ".".join([path, *(str(part) for part in first["loc"])])[:MAX_PATH_CHARS]
+        # a sentence of our own validators says what is wrong, and the value may hold a password
+        got = "" if first["type"] == "value_error" else f" (got {_short(first.get('input'))})"
+        raise InvalidInput(where, first["msg"].removeprefix("Value error, ") + got) from error
+    except ValueError as error:
+        raise InvalidInput(path, str(error)) from error
+
+
+def stored_config(kind: str, config: BaseModel, *, path: str = "config") -> dict[str, Any]:
+    """What a revision keeps of a configuration. Raises `InvalidInput` where JSON cannot hold it exactly."""
+    try:
+        found = kind_named(kind).stored(config)
+        canonical_bytes(found)
+    except (ValueError, RecursionError, InvalidInput) as error:
+        raise InvalidInput(path, str(error)[:300]) from error
+    return found
+
+
+def _short(value: Any) -> str:
+    try:
+        return repr(str(value)[:80])
+    except RecursionError:
+        return "a value that is nested too deeply to be shown"
+
+
+def make(kind: str, config: Any, key_of: KeyOf, key_env: str = "") -> Backend:
+    """An instance from a stored configuration, with the backends inside it. Raises as `parse_config`."""
+    return kind_named(kind).made(parse_config(kind, config), key_of=key_of, key_env=key_env)
+
+
+def request_bytes(document: Mapping[str, Any]) -> bytes:
+    """A request body: the same document gives the same bytes. Half a surrogate pair, as a model may write one, is escaped."""
+
+    def dumped(ensure_ascii: bool) -> bytes:
+        return json.dumps(
+            document, ensure_ascii=ensure_ascii, separators=(",", ":"), sort_keys=True, default=dict
+        ).encode()
+
+    try:
+        return dumped(ensure_ascii=False)
+    except UnicodeEncodeError:
+        return dumped(ensure_ascii=True)

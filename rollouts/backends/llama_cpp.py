@@ -10,20 +10,34 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, Literal, NamedTuple
 
 import aiohttp
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from rollouts.backends.base import BackendUnavailable, Config, Opened, SubjectFiles, backend
-from rollouts.backends.openai_compatible import OpenAICompatible
+from rollouts.backends.chat import ChatBackend, ChatConfig
 from rollouts.hashing import sha256_file
 
 START_TIMEOUT_S = 120
+PROBE_TIMEOUT_S = 120
+# The text goes on in countless ways, and nothing narrows the choice: equal texts mean equal random numbers.
+PROBE = {
+    "prompt": "Once upon a time",
+    "n_predict": 8,
+    "temperature": 1,
+    "top_k": 0,
+    "top_p": 1,
+    "min_p": 0,
+    "cache_prompt": False,
+}
+PROBE_SEEDS = (1, 1, 2)
+# Larger files are hashed again after a shard only where size, time or inode changed.
+HASH_AGAIN_BYTES = 1 << 30
 INSTALL = "Install it with: pip install 'assay[local]' (or pip install xllamacpp)"
 
 
@@ -32,19 +46,42 @@ class LlamaCppConfig(Config):
 
     One thread by default: llama.cpp's threads wait for each other by spinning, so beside any other load two of them
     are up to fifty times slower than one. Several runs at once use several cores without that.
+
+    `tool_calling`: most small models have a chat template without tools.
     """
 
     context: int = Field(2048, ge=128, le=1 << 20)
     parallel: int = Field(1, ge=1, le=64)
     threads: int = Field(1, ge=1, le=256)
+    tool_calling: Literal["native", "none"] = "none"
+
+
+class _Stat(NamedTuple):
+    size: int
+    mtime_ns: int
+    inode: int
 
 
 @backend
-class LlamaCpp(OpenAICompatible):
+class LlamaCpp(ChatBackend):
     kind = "llama_cpp"
-    config_model: ClassVar[type[Config]] = LlamaCppConfig
+    config_model: ClassVar[type[BaseModel]] = LlamaCppConfig
     exclusive = True
     serves_files = True
+
+    def __init__(self, config: BaseModel, *, key: str | None) -> None:
+        super().__init__(config, key=key)
+        self._chat = ChatConfig(tool_calling=self.llama.tool_calling)
+        self._stats: dict[str, _Stat] = {}
+
+    @property
+    def llama(self) -> LlamaCppConfig:
+        assert isinstance(self.config, LlamaCppConfig)
+        return self.config
+
+    @property
+    def chat(self) -> ChatConfig:
+        return self._chat
 
     @asynccontextmanager
     async def open(self, files: SubjectFiles) -> AsyncIterator[Opened]:
@@ -54,16 +91,50 @@ class LlamaCpp(OpenAICompatible):
             process = await self._spawn(files, key, log)
             try:
                 url = await self._wait_ready(process, log)
-                template = await _chat_template(url, key)
-                facts["chat_template_sha256"] = hashlib.sha256(template.encode()).hexdigest()
+                opened = Opened(f"{url}/v1", {"Authorization": f"Bearer {key}"})
+                facts |= await self.probe(opened)
                 if facts["chat_template_sha256"] != files.chat_template_sha256:
                     raise BackendUnavailable(
                         "server_changed",
                         "The server uses another chat template than the base model was registered with.",
                     )
-                yield Opened(f"{url}/v1", {"Authorization": f"Bearer {key}"}, facts)
+                yield Opened(opened.base_url, opened.headers, facts)
             finally:
                 await _stop(process)
+
+    async def facts_after(self, files: SubjectFiles, opened: Opened) -> Mapping[str, Any]:
+        """Asks the server again, and looks whether the files still hold what it was started on."""
+        digests = await asyncio.to_thread(self._digests_now, files)
+        return {**opened.facts, **digests, **await self.probe(opened)}
+
+    async def probe(self, opened: Opened) -> dict[str, Any]:
+        """What the server says of itself, and whether its seeds do what seeds should. Raises `BackendUnavailable`.
+
+        The texts stay out: another processor gives other ones. On the model of the demo it takes 0.8 s.
+        """
+        root = opened.base_url.removesuffix("/v1")
+        timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+        try:
+            async with aiohttp.ClientSession(headers=opened.headers, timeout=timeout) as session:
+                async with session.get(f"{root}/props", raise_for_status=True) as response:
+                    properties = await response.json()
+                texts = [await _probe_text(session, root, seed) for seed in PROBE_SEEDS]
+            template, build = str(properties["chat_template"]), properties.get("build_info")
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
+            raise BackendUnavailable(
+                "server_gone", f"The model server does not answer: {type(error).__name__}: {error}"
+            ) from error
+        except (aiohttp.ClientError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BackendUnavailable(
+                "server_changed",
+                f"What answers is no llama.cpp server that we started: {type(error).__name__}: {error}",
+            ) from error
+        return {
+            "chat_template_sha256": hashlib.sha256(template.encode()).hexdigest(),
+            "server_build": build if isinstance(build, str) else None,
+            "same_seed_same_text": texts[0] == texts[1],
+            "other_seed_other_text": texts[0] != texts[2],
+        }
 
     def _check_files(self, files: SubjectFiles) -> dict[str, Any]:
         if importlib.util.find_spec("xllamacpp") is None:
@@ -76,7 +147,10 @@ class LlamaCpp(OpenAICompatible):
             (files.base_path, files.base_sha256),
             (files.adapter_path, files.adapter_sha256),
         ):
-            if path is not None and sha256_file(Path(path)) != expected:
+            if path is None:
+                continue
+            self._stats[path] = _stat(path)  # before the hash: a change while it is taken is seen as one
+            if sha256_file(Path(path)) != expected:
                 raise BackendUnavailable(
                     "file_changed",
                     f"The stored file {expected} holds other bytes now. Restore it from a backup.",
@@ -86,18 +160,40 @@ class LlamaCpp(OpenAICompatible):
             "build": f"xllamacpp {version('xllamacpp')}",
             "base_sha256": files.base_sha256,
             "adapter_sha256": files.adapter_sha256,
-            "config": self.config.model_dump(exclude={"threads"}),
+            # without what has its default, so that a new option does not part new runs from old ones
+            "config": {
+                "context": self.llama.context,
+                "parallel": self.llama.parallel,
+                **({"tool_calling": "native"} if self.native_tools else {}),
+            },
         }
 
+    def _digests_now(self, files: SubjectFiles) -> dict[str, Any]:
+        return {
+            "base_sha256": self._digest_now(files.base_path, files.base_sha256),
+            "adapter_sha256": self._digest_now(files.adapter_path, files.adapter_sha256),
+        }
+
+    def _digest_now(self, path: str | None, expected: str | None) -> str | None:
+        """The digest of what the file holds now; None where it is gone."""
+        if path is None:
+            return None
+        try:
+            now = _stat(path)
+            if now.size >= HASH_AGAIN_BYTES and now == self._stats.get(path):
+                return expected
+            return sha256_file(Path(path))
+        except OSError:
+            return None
+
     async def _spawn(self, files: SubjectFiles, key: str, log: IO[bytes]) -> asyncio.subprocess.Process:
-        assert isinstance(self.config, LlamaCppConfig)
         options = {
             "base": files.base_path,
             "adapter": files.adapter_path,
             "key": key,
-            "context": self.config.context * self.config.parallel,
-            "parallel": self.config.parallel,
-            "threads": self.config.threads,
+            "context": self.llama.context * self.llama.parallel,
+            "parallel": self.llama.parallel,
+            "threads": self.llama.threads,
             "parent": os.getpid(),
         }
         process = await asyncio.create_subprocess_exec(
@@ -138,15 +234,16 @@ def _tail(log: IO[bytes]) -> str:
     return " | ".join(line for line in lines if line.strip())[-1200:] or "nothing"
 
 
-async def _chat_template(url: str, key: str) -> str:
-    try:
-        async with (
-            aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as session,
-            session.get(f"{url}/props", timeout=aiohttp.ClientTimeout(total=30)) as response,
-        ):
-            return str((await response.json())["chat_template"])
-    except (aiohttp.ClientError, KeyError, ValueError, TimeoutError) as error:
-        raise BackendUnavailable("start_failed", f"The model server gives no properties: {error}") from error
+def _stat(path: str) -> _Stat:
+    found = os.stat(path)
+    return _Stat(found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+async def _probe_text(session: aiohttp.ClientSession, root: str, seed: int) -> str:
+    async with session.post(
+        f"{root}/completion", json={**PROBE, "seed": seed}, raise_for_status=True
+    ) as response:
+        return str((await response.json())["content"])
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -16,7 +16,7 @@ class Command(PersonCommand):
 
     def arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name")
-        parser.add_argument("kind", choices=kinds())
+        parser.add_argument("kind", help=f"one of: {', '.join(kinds())}")
         parser.add_argument(
             "--config", default="{}", help='JSON, for example \'{"base_url": "https://host/v1"}\''
         )
@@ -24,12 +24,19 @@ class Command(PersonCommand):
         parser.add_argument("--concurrency", type=int, default=1)
         parser.add_argument("--timeout-s", type=int, default=120)
         parser.add_argument("--max-attempts", type=int, default=3)
+        parser.add_argument("--requests-per-minute", type=int, help="over all workers; left out: no limit")
+        for side in ("prompt", "completion"):
+            parser.add_argument(f"--{side}-price", type=int, help="micro-dollars per million tokens")
 
     def run(self, by: User, *, name: str, kind: str, config: str, **options: Any) -> str:
         try:
             parsed = json.loads(config)
         except ValueError as error:
             raise CommandError(f"--config is not JSON: {error}") from error
-        limits = {key: options[key] for key in ("key_env", "concurrency", "timeout_s", "max_attempts")}
-        saved = backends.save(name=name, kind=kind, config=parsed, by=by, **limits)
+        names = (
+            *("key_env", "concurrency", "timeout_s", "max_attempts"),
+            *("requests_per_minute", "prompt_price", "completion_price"),
+        )
+        values = {name: options[name] for name in names}
+        saved = backends.save(name=name, kind=kind, config=parsed, by=by, **values)
         return f"{saved} saved, digest {saved.digest}."
