@@ -178,7 +178,11 @@ def _runs_that_count(
     nothing else takes its place, nor after it was cancelled: it is gone on with. Failed runs measured nothing.
     """
     planned = EvalRun.objects.filter(
-        suite__in=suites, subject__digest__in=subjects, samples=policy.document["samples"]
+        # an answer that was taken from before may be older than the policy's lock
+        suite__in=suites,
+        subject__digest__in=subjects,
+        samples=policy.document["samples"],
+        reuse=False,
     ).select_related("subject", "backend", "created_by")
     runs: dict[tuple[int, str], EvalRun] = {}
     for run in planned.order_by("id"):

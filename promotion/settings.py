@@ -286,6 +286,9 @@ SPECTACULAR_SETTINGS = {
 SHARD_SECONDS = env_int("ASSAY_SHARD_SECONDS", 60, least=5, most=600)
 LEASE_SECONDS = env_int("ASSAY_LEASE_SECONDS", 20, least=3, most=600)
 SWEEP_SECONDS = env_int("ASSAY_SWEEP_SECONDS", 5, least=1, most=300)
+# Runs that ask for it take an answer instead of a call: one this young, of one of the newest so many rollouts.
+ATTEMPT_CACHE_DAYS = env_int("ASSAY_ATTEMPT_CACHE_DAYS", 30, least=1, most=3650)
+ATTEMPT_CACHE_ROLLOUTS = env_int("ASSAY_ATTEMPT_CACHE_ROLLOUTS", 1_000_000, least=1, most=10**12)
 # Processes of the embedded worker. A shard on a local model server keeps one core busy.
 WORKER_PROCESSES = env_int("ASSAY_WORKERS", max(1, min(4, os.cpu_count() or 1)), least=1, most=64)
 

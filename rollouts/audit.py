@@ -33,6 +33,7 @@ ACTIONS: dict[str, str] = {
     "run.failed": "An eval run cannot be trusted or cannot go on.",
     "run.cancelled": "An eval run was cancelled.",
     "run.reopened": "Failed rollouts of a run were queued again.",
+    "run.rescored": "The captured answers of a run were scored again, without calls.",
 }
 
 

@@ -97,7 +97,11 @@ def _plan_missing(model: Candidate, policy: Policy, backend: Backend, by: User) 
     present = {
         run.suite_id: run
         for run in EvalRun.objects.filter(
-            subject=subject, samples=samples, suite__digest__in=order, created_at__gte=policy.locked_at
+            subject=subject,
+            samples=samples,
+            suite__digest__in=order,
+            created_at__gte=policy.locked_at,
+            reuse=False,
         ).order_by("-pk")
         if evidence_module.keeps_its_place(run)
     }

@@ -11,46 +11,54 @@ import logging
 import queue
 import threading
 import zlib
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError, connection, transaction
+from django.db.models import Max
 from django.utils import timezone
 
-from rollouts.backends.base import Backend as BackendKind
-from rollouts.capture.bulk import insert_many, insert_new, update_many
+from rollouts.backends.base import ProviderRequest
+from rollouts.bulk import insert_many, insert_new, update_many
+from rollouts.capture.outcome import OUTCOME_FIELDS, outcome_of, scored, shown
+from rollouts.capture.replay import CannotReplay, Step, replay, steps_of
 from rollouts.engine import claims
-from rollouts.engine.runner import Attempt, LeaseLost, Work
-from rollouts.failures import MASKING_KINDS
+from rollouts.engine.budget import Bound, Budget, bound_of, settle, slots
+from rollouts.engine.claims import Taken
+from rollouts.engine.dialogue import Asker, Dialogue
+from rollouts.engine.runner import JUDGE_SAMPLING, Attempt, Claimed, LeaseLost, Opening, Purpose, Result, Work
+from rollouts.failures import CallFailed
 from rollouts.hashing import sha256_bytes
 from rollouts.models import (
     Backend,
     CallState,
     Claim,
+    EvalRun,
     Invocation,
     InvocationState,
     ModelCall,
     Payload,
     Rollout,
     RolloutState,
+    RunState,
+    Subject,
 )
-from rollouts.scoring.decision import DecisionScore, score
 
 log = logging.getLogger(__name__)
 
-OUTCOME_FIELDS = (
-    *("state", "failure_kind", "failure_reason"),
-    *("answer", "finish_reason", "latency_ms", "prompt_tokens", "completion_tokens"),
-    *("answer_class", "json_valid", "decision", "tool", "exact", "safe"),
+FACT_FIELDS = (
+    *("answered_by", "latency_ms", "prompt_tokens", "completion_tokens"),
+    *("cost_microusd", "avoided_microusd"),
 )
 CALL_FIELDS = (
     *("state", "status", "error_kind", "error_text", "provider_response_id", "response", "response_headers"),
     *("prompt_tokens", "completion_tokens", "cost_microusd", "latency_ms", "first_byte_ms"),
 )
 NEW_CALL_FIELDS = (
-    *("invocation", "turn", "attempt", "dialect", "state"),
+    *("invocation", "turn", "attempt", "purpose", "dialect", "state"),
     *("error_kind", "error_text", "provider_response_id", "request", "created_at"),
 )
 GROUP = 256  # operations in one commit at most
@@ -64,35 +72,55 @@ class _Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class _Retry:
+class _Follow:
     work: Work
-    failed: Attempt
+    done: Attempt | None
+    request: ProviderRequest
+    turn: int
     attempt: int
+    purpose: Purpose
     future: asyncio.Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Finish:
     work: Work
-    last: Attempt
+    result: Result
     outcome: tuple[Any, ...]
     future: asyncio.Future[Any]
 
 
-_Operation = _Claim | _Retry | _Finish
+_Operation = _Claim | _Follow | _Finish
+
+
+@dataclass(slots=True)
+class _Open:
+    """What the recorder remembers of a rollout that is under way: sums over its calls, and whose answer it took."""
+
+    cost_microusd: int | None
+    reused: list[Step] | None = None
+    reused_from: int | None = None
+    own_answer: bool = False
 
 
 class ShardRecorder:
-    """The recorder of one claim. Use it as a context manager: leaving it stops the thread after the last commit."""
+    """The recorder of one claim. Use it as a context manager: leaving it stops the thread after the last commit.
+
+    `claim_until` is when the shard takes no more work; a paced backend gives no times after it.
+    """
 
     def __init__(
-        self, *, claim: Claim, backend: Backend, kind: BackendKind, sampling: Mapping[str, Any], remote: str
-    ):
+        self, *, claim: Claim, run: EvalRun, asker: Asker, claim_until: datetime, judge: Backend | None = None
+    ) -> None:
         self._claim = claim
-        self._backend = backend
-        self._kind = kind
-        self._sampling = sampling
-        self._remote = remote
+        self._run = run
+        self._asker = asker
+        self._backends: dict[Purpose, Backend] = {"policy": run.backend, "judge": judge or run.backend}
+        self._judged = judge is not None
+        self._until = claim_until
+        self._open: dict[int, _Open] = {}
+        self._bounds: dict[int, Bound] = {}  # of calls under way, where the run has a budget
+        self._waiting: list[Taken] = []  # given to this claim; the same attempt is under way elsewhere
         self._operations: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._write_forever, name="assay-writer", daemon=True)
@@ -107,14 +135,23 @@ class ShardRecorder:
 
     # what the runner calls, on the loop
 
-    async def claim(self, limit: int) -> list[Work]:
+    async def claim(self, limit: int) -> Claimed:
         return await self._submit(_Claim(limit, self._future()))
 
-    async def retry(self, work: Work, failed: Attempt, attempt: int) -> int:
-        return await self._submit(_Retry(work, failed, attempt, self._future()))
+    async def follow(
+        self,
+        work: Work,
+        done: Attempt | None,
+        request: ProviderRequest,
+        *,
+        turn: int,
+        attempt: int,
+        purpose: Purpose,
+    ) -> Opening:
+        return await self._submit(_Follow(work, done, request, turn, attempt, purpose, self._future()))
 
-    def finish(self, work: Work, last: Attempt) -> Awaitable[None]:
-        return self._submit(_Finish(work, last, _outcome(work, last), self._future()))
+    def finish(self, work: Work, result: Result) -> Awaitable[None]:
+        return self._submit(_Finish(work, result, outcome_of(result), self._future()))
 
     def _future(self) -> asyncio.Future[Any]:
         self._loop = asyncio.get_running_loop()
@@ -163,9 +200,11 @@ class ShardRecorder:
 
     def _commit(self, group: list[_Operation]) -> None:
         """One transaction for the group; if it fails, one each, so that a row that cannot be written fails alone."""
+        waiting = list(self._waiting)
         try:
             results = self._transact(group)
         except Exception as error:
+            self._waiting = waiting
             results = [error] if len(group) == 1 else []
             if len(group) > 1:
                 for operation in group:
@@ -176,76 +215,226 @@ class ShardRecorder:
     def _transact(self, group: list[_Operation]) -> list[Any]:
         """One transaction. Attempts that came in are completed in bulk, then each operation gets its result."""
         finishes = [operation for operation in group if isinstance(operation, _Finish)]
-        retries = [operation for operation in group if isinstance(operation, _Retry)]
+        done = [finish.result.last for finish in finishes]
+        done += [operation.done for operation in group if isinstance(operation, _Follow)]
+        attempts = [attempt for attempt in done if attempt is not None]
+        facts = [self._facts(finish) for finish in finishes]
         with transaction.atomic():
-            held = claims.hold(self._claim.pk)
-            self._complete([*(done.last for done in finishes), *(retry.failed for retry in retries)])
-            self._close(finishes, held)
-            return [self._result(operation, held) for operation in group]
-
-    def _result(self, operation: _Operation, held: bool) -> Any:
-        if not held:
-            return LeaseLost("The lease ran out and the work was given to another worker.")
-        if isinstance(operation, _Claim):
-            return self._take(operation.limit)
-        if isinstance(operation, _Retry):
-            return self._open_retry(operation)
-        return None
-
-    def _take(self, limit: int) -> list[Work]:
-        taken = claims.take(claim_id=self._claim.pk, run_id=self._claim.run_id, limit=limit)
-        now = timezone.now()
-        requests = [
-            self._kind.request(
-                messages=content["messages"],
-                sampling=self._sampling,
-                sample_index=sample_index,
-                remote_model=self._remote,
+            budget = self._locked_budget()
+            held = claims.hold(
+                self._claim.pk,
+                done=len(finishes),
+                masked=sum(finish.outcome[0] == RolloutState.MASKED for finish in finishes),
+                cost_microusd=sum(self._cost_of(attempt) or 0 for attempt in attempts),
             )
-            for _, sample_index, content in taken
+            self._complete(attempts)
+            self._close(finishes, facts, held)
+            results = [self._result(operation, held, budget) for operation in group]
+        for finish in finishes:
+            self._open.pop(finish.work.rollout_id, None)
+        for attempt in attempts:
+            self._bounds.pop(attempt.call_id, None)
+        return results
+
+    def _locked_budget(self) -> Budget | None:
+        """The run's row is locked before the claim's, which is the order everyone takes the two in."""
+        if self._run.budget is None:
+            return None
+        return Budget(EvalRun.objects.select_for_update().get(pk=self._run.pk), self._claim.pk)
+
+    def _result(self, operation: _Operation, held: bool, budget: Budget | None) -> Any:
+        if isinstance(operation, _Finish):
+            return None if held else _lost()
+        if not held:
+            return _lost()
+        if isinstance(operation, _Claim):
+            return self._take(operation.limit, budget)
+        return self._follow(operation, budget)
+
+    # giving work
+
+    def _take(self, limit: int, budget: Budget | None) -> Claimed:
+        taken = [
+            *self._waiting,
+            *claims.take(
+                claim_id=self._claim.pk, run_id=self._run.pk, limit=max(0, limit - len(self._waiting))
+            ),
         ]
-        digests = _store_payloads([request.body for request in requests])
-        running = str(InvocationState.RUNNING)
-        invocations = insert_many(
+        dry = len(taken) < limit
+        known = {row.rollout_id: row.answered_by for row in taken if row.answered_by is not None}
+        self._waiting = []
+        if self._run.reuse and taken:
+            known.update(self._answers_of_others(taken))
+        works = (
+            self._with_known_answers([row for row in taken if row.rollout_id in known], known)
+            if known
+            else []
+        )
+        settled = known.keys() | {row.rollout_id for row in self._waiting}
+        given, held_up = self._begin([row for row in taken if row.rollout_id not in settled], budget)
+        if dry:
+            held_up += claims.suspects_left(self._run.pk)
+        return Claimed([*works, *given], dry, held_up + len(self._waiting))
+
+    def _answers_of_others(self, taken: Sequence[Taken]) -> dict[int, int]:
+        """Which rollouts' answers are known: rollout id -> invocation that holds it. Those under way are put to wait.
+
+        The subject's row is the lock under which runs that reuse answers decide who asks, so that one does.
+        """
+        Subject.objects.select_for_update().get(pk=self._run.subject_id)
+        keys = {row.attempt_key for row in taken}
+        oldest = timezone.now() - timedelta(days=settings.ATTEMPT_CACHE_DAYS)
+        newest_id = Rollout.objects.aggregate(Max("id"))["id__max"]
+        answered = (
+            Rollout.objects.filter(
+                attempt_key__in=keys,
+                answered_by__isnull=False,
+                finished_at__gte=oldest,
+                id__gt=newest_id - settings.ATTEMPT_CACHE_ROLLOUTS,
+            )
+            .exclude(run__state=RunState.FAILED)
+            .order_by("-id")
+            .values_list("attempt_key", "answered_by_id")
+        )
+        answers = dict(answered)
+        under_way = set(
+            Rollout.objects.filter(
+                attempt_key__in=keys - answers.keys(),
+                state=RolloutState.RUNNING,
+                invocations__state=InvocationState.RUNNING,
+            ).values_list("attempt_key", flat=True)
+        )
+        self._waiting = [row for row in taken if row.attempt_key in under_way and row.answered_by is None]
+        return {row.rollout_id: answers[row.attempt_key] for row in taken if row.attempt_key in answers}
+
+    def _with_known_answers(self, rows: list[Taken], known: dict[int, int]) -> list[Work]:
+        """Scores what needs no more than its answer, here and now; gives out what a judge must still see.
+
+        Another rollout's answer that cannot be taken is forgotten in `known`: then the model is asked.
+        """
+        steps = steps_of({known[row.rollout_id] for row in rows})
+        ready: list[tuple[Taken, tuple[Any, ...], tuple[Any, ...]]] = []
+        unjudged: list[tuple[Taken, Dialogue, _Open]] = []
+        for row in rows:
+            source = known[row.rollout_id]
+            dialogue = Dialogue(self._asker, row.content, row.sample_index)
+            try:
+                replay(dialogue, steps[source])
+            except CannotReplay as error:
+                log.warning("rollout %s: invocation %s cannot be replayed: %s", row.rollout_id, source, error)
+                if row.answered_by is None:
+                    del known[row.rollout_id]
+                    continue
+                result = Result(
+                    error=CallFailed("scorer", f"The captured answer cannot be read again: {error}")
+                )
+                ready.append((row, outcome_of(result), _reused(row, steps[source], source)))
+                continue
+            open_ = _Open(row.cost_microusd, steps[source], source, own_answer=row.answered_by is not None)
+            if self._judged:
+                unjudged.append((row, dialogue, open_))
+                continue
+            outcome = outcome_of(scored(self._asker.scorer, dialogue))
+            ready.append((row, outcome, _reused(row, steps[source], source)))
+        self._write_outcomes((row.rollout_id, outcome, facts) for row, outcome, facts in ready)
+        claims.hold(self._claim.pk, done=len(ready))
+        invocations = self._invoke([row for row, _, _ in unjudged])
+        works = []
+        for (row, dialogue, open_), invocation in zip(unjudged, invocations, strict=True):
+            self._open[row.rollout_id] = open_
+            works.append(Work(row.rollout_id, invocation, dialogue, None, None))
+        return works
+
+    def _begin(self, rows: list[Taken], budget: Budget | None) -> tuple[list[Work], int]:
+        """Opens the first call of each; those that pace or budget hold up go back. Returns how many may come later."""
+        dialogues = [Dialogue(self._asker, row.content, row.sample_index) for row in rows]
+        requests = [dialogue.open() for dialogue in dialogues]
+        times = slots(self._run.backend, len(rows), self._until)
+        granted, held_up = len(times), len(rows) - len(times)
+        bounds: list[Bound] = []
+        if budget is not None:
+            bounds = [bound_of(r.body, self._asker.sampling, self._run.backend) for r in requests[:granted]]
+            granted = budget.reserve(bounds)
+            held_up = len(rows) - granted
+            if not granted and rows and times and (budget.over() or not budget.in_flight):
+                claims.skip_for_budget(self._run.pk, [row.rollout_id for row in rows])
+                return [], 0
+        claims.give_back([row.rollout_id for row in rows[granted:]])
+        rows, requests = rows[:granted], requests[:granted]
+        invocations = self._invoke(rows)
+        openings = self._open_calls(
+            [
+                (invocation, 0, 1, "policy", request)
+                for invocation, request in zip(invocations, requests, strict=True)
+            ],
+            times,
+            bounds,
+        )
+        works = []
+        for row, dialogue, request, invocation, opening in zip(
+            rows, dialogues, requests, invocations, openings, strict=False
+        ):
+            self._open[row.rollout_id] = _Open(row.cost_microusd)
+            works.append(Work(row.rollout_id, invocation, dialogue, request, opening))
+        return works, held_up
+
+    def _invoke(self, rows: Sequence[Taken]) -> list[int]:
+        now, running = timezone.now(), str(InvocationState.RUNNING)
+        return insert_many(
             Invocation,
             ("rollout", "claim", "state", "started_at"),
-            [(rollout_id, self._claim.pk, running, now) for rollout_id, _, _ in taken],
+            [(row.rollout_id, self._claim.pk, running, now) for row in rows],
         )
-        calls = insert_many(
+
+    def _open_calls(
+        self,
+        calls: Sequence[tuple[int, int, int, Purpose, ProviderRequest]],
+        times: Sequence[datetime],
+        bounds: Sequence[Bound],
+    ) -> list[Opening]:
+        now = timezone.now()
+        digests = _store_payloads([request.body for *_, request in calls])
+        keys = insert_many(
             ModelCall,
             NEW_CALL_FIELDS,
             [
-                (invocation, 0, 1, request.dialect, str(CallState.OPEN), "", "", "", digest, now)
-                for invocation, request, digest in zip(invocations, requests, digests, strict=True)
+                (
+                    invocation,
+                    turn,
+                    attempt,
+                    purpose,
+                    request.dialect,
+                    str(CallState.OPEN),
+                    "",
+                    "",
+                    "",
+                    digest,
+                    now,
+                )
+                for (invocation, turn, attempt, purpose, request), digest in zip(calls, digests, strict=True)
             ],
         )
-        return [
-            Work(rollout_id, invocation, call, content, request)
-            for (rollout_id, _, content), invocation, call, request in zip(
-                taken, invocations, calls, requests, strict=True
-            )
-        ]
+        self._bounds.update(zip(keys, bounds, strict=False))
+        return [Opening(key, at.timestamp()) for key, at in zip(keys, times, strict=False)]
 
-    def _open_retry(self, retry: _Retry) -> int:
-        first = ModelCall.objects.get(pk=retry.work.call_id)
-        call = ModelCall.objects.create(
-            invocation_id=retry.work.invocation_id,
-            attempt=retry.attempt,
-            dialect=first.dialect,
-            request_id=first.request_id,
-            created_at=timezone.now(),
+    def _follow(self, operation: _Follow, budget: Budget | None) -> Opening | CallFailed:
+        backend = self._backends[operation.purpose]
+        bounds: list[Bound] = []
+        if budget is not None:
+            sampling = JUDGE_SAMPLING if operation.purpose == "judge" else self._asker.sampling
+            bounds = [bound_of(operation.request.body, sampling, backend)]
+            if not budget.reserve(bounds):
+                return CallFailed("budget", "The run's budget was spent before this rollout was done.")
+        call = (
+            operation.work.invocation_id,
+            operation.turn,
+            operation.attempt,
+            operation.purpose,
+            operation.request,
         )
-        return call.pk
+        return self._open_calls([call], slots(backend, 1), bounds)[0]
 
-    def _close(self, finishes: list[_Finish], held: bool) -> None:
-        """Invocations are finished, or late where the claim is gone; only a held claim's rollouts get a result."""
-        now = timezone.now()
-        Invocation.objects.filter(pk__in=[done.work.invocation_id for done in finishes]).update(
-            state=InvocationState.FINISHED if held else InvocationState.LATE, finished_at=now
-        )
-        if held:
-            rows = [(done.work.rollout_id, (None, now, *done.outcome)) for done in finishes]
-            update_many(Rollout, ("claim", "finished_at", *OUTCOME_FIELDS), rows)
+    # taking what came
 
     def _complete(self, attempts: list[Attempt]) -> None:
         bodies = [attempt.body for attempt in attempts if attempt.body is not None]
@@ -256,11 +445,18 @@ class ShardRecorder:
             for attempt in attempts
         ]
         update_many(ModelCall, (*CALL_FIELDS, "finished_at"), rows)
+        if self._run.budget is not None:
+            settle(
+                run_id=self._run.pk,
+                claim_id=self._claim.pk,
+                bounds=[self._bounds[attempt.call_id] for attempt in attempts],
+                used=[self._used(attempt) for attempt in attempts],
+            )
 
     def _call_columns(self, attempt: Attempt, response: str | None) -> tuple[Any, ...]:
         done, error = attempt.completion, attempt.error
         return (
-            CallState.FAILED if error else CallState.ANSWERED,
+            str(CallState.FAILED if error else CallState.ANSWERED),
             attempt.status,
             error.kind if error else "",
             shown(error.message)[:2000] if error else "",
@@ -269,17 +465,67 @@ class ShardRecorder:
             _bounded_headers(attempt.headers),
             done.prompt_tokens if done else None,
             done.completion_tokens if done else None,
-            self._cost(done.prompt_tokens, done.completion_tokens) if done else None,
+            self._cost_of(attempt),
             attempt.latency_ms,
             attempt.first_byte_ms,
         )
 
-    def _cost(self, prompt_tokens: int | None, completion_tokens: int | None) -> int | None:
-        prices = (self._backend.prompt_price, self._backend.completion_price)
-        if None in prices or prompt_tokens is None or completion_tokens is None:
+    def _cost_of(self, attempt: Attempt) -> int | None:
+        """Micro-dollars, rounded up; None where tokens or prices are not known."""
+        backend, done = self._backends[attempt.purpose], attempt.completion
+        prices = (backend.prompt_price, backend.completion_price)
+        if None in prices or done is None or done.prompt_tokens is None or done.completion_tokens is None:
             return None
-        total = prices[0] * prompt_tokens + prices[1] * completion_tokens
-        return -(-total // 1_000_000)
+        return -(-(prices[0] * done.prompt_tokens + prices[1] * done.completion_tokens) // 1_000_000)
+
+    def _used(self, attempt: Attempt) -> tuple[int | None, int | None]:
+        done = attempt.completion
+        if done is None or done.prompt_tokens is None or done.completion_tokens is None:
+            return None, None
+        return done.prompt_tokens + done.completion_tokens, self._cost_of(attempt)
+
+    def _facts(self, finish: _Finish) -> tuple[Any, ...]:
+        """The columns of FACT_FIELDS."""
+        work, result = finish.work, finish.result
+        open_ = self._open[work.rollout_id]
+        calls = [*result.steps, *([result.last] if result.last not in result.steps else [])]
+        cost = _sum([open_.cost_microusd, *(self._cost_of(call) for call in calls if call is not None)])
+        answered = result.answer is not None
+        if open_.reused is not None:
+            avoided = None if open_.own_answer else _sum(step.cost_microusd for step in open_.reused)
+            return (open_.reused_from if answered else None, None, 0, 0, cost or 0, avoided)
+        return (
+            work.invocation_id if answered else None,
+            sum(step.latency_ms for step in result.steps) if answered else None,
+            _tokens(result.steps, "prompt_tokens") if answered else None,
+            _tokens(result.steps, "completion_tokens") if answered else None,
+            cost,
+            None,
+        )
+
+    def _close(self, finishes: list[_Finish], facts: list[tuple[Any, ...]], held: bool) -> None:
+        """Invocations are finished, or late where the claim is gone; only a held claim's rollouts get a result."""
+        if not finishes:
+            return
+        Invocation.objects.filter(pk__in=[done.work.invocation_id for done in finishes]).update(
+            state=InvocationState.FINISHED if held else InvocationState.LATE, finished_at=timezone.now()
+        )
+        if held:
+            self._write_outcomes(
+                (done.work.rollout_id, done.outcome, fact) for done, fact in zip(finishes, facts, strict=True)
+            )
+
+    def _write_outcomes(self, rows: Iterable[tuple[int, tuple[Any, ...], tuple[Any, ...]]]) -> None:
+        now = timezone.now()
+        update_many(
+            Rollout,
+            ("claim", "finished_at", *OUTCOME_FIELDS, *FACT_FIELDS),
+            [(rollout_id, (None, now, *outcome, *facts)) for rollout_id, outcome, facts in rows],
+        )
+
+
+def _lost() -> LeaseLost:
+    return LeaseLost("The lease ran out and the work was given to another worker.")
 
 
 def _resolve(group: list[_Operation], results: list[Any]) -> None:
@@ -301,60 +547,21 @@ def _store_payloads(bodies: list[bytes]) -> list[str]:
     return digests
 
 
-def _outcome(work: Work, last: Attempt) -> tuple[Any, ...]:
-    """The columns of OUTCOME_FIELDS: scored, masked, or (where our own scorer failed) unscored."""
-    if last.error is not None:
-        kind = last.error.kind
-        state = RolloutState.MASKED if kind in MASKING_KINDS else RolloutState.UNSCORED
-        return (state, kind, shown(last.error.message)[:2000], None, "", None, None, None, *_scores(None))
-    done = last.completion
-    assert done is not None
-    facts = (
-        None if done.text is None else shown(done.text),
-        shown(done.finish_reason or "")[:40],
-        last.latency_ms,
-        done.prompt_tokens,
-        done.completion_tokens,
-    )
-    tools, schemas = _tools(work.content["tools"])
-    try:
-        result = score(
-            expected=work.content["expected"],
-            tools=tools,
-            answer=done.text or "",
-            finish_reason=done.finish_reason,
-            tool_schemas=schemas,
-        )
-    except Exception as error:
-        # the answer is kept: a scorer's fault is never the model's 0
-        reason = shown(f"{type(error).__name__}: {error}"[:500])
-        return (RolloutState.UNSCORED, "scorer", reason, *facts, *_scores(None))
-    return (RolloutState.SCORED, "", "", *facts, *_scores(result))
+def _reused(row: Taken, steps: list[Step], source: int) -> tuple[Any, ...]:
+    """The columns of FACT_FIELDS where no call was made: nothing was spent, and what that avoided is known."""
+    avoided = None if row.answered_by is not None else _sum(step.cost_microusd for step in steps)
+    return (source, None, 0, 0, row.cost_microusd or 0, avoided)
 
 
-def _tools(tools: list[Any]) -> tuple[list[str], dict[str, Any] | None]:
-    """Names, and argument schemas where the case gives tools as objects."""
-    if not tools or isinstance(tools[0], str):
-        return tools, None
-    return [tool["name"] for tool in tools], {tool["name"]: tool.get("parameters", {}) for tool in tools}
+def _tokens(steps: Sequence[Attempt], name: str) -> int | None:
+    counts = [getattr(step.completion, name) for step in steps]
+    return None if None in counts else sum(counts)
 
 
-def _scores(result: DecisionScore | None) -> tuple[Any, ...]:
-    if result is None:
-        return ("", None, None, None, None, None)
-    return (
-        str(result.answer_class),
-        result.json_valid,
-        result.decision,
-        result.tool,
-        result.exact,
-        result.safe,
-    )
-
-
-def shown(text: str) -> str:
-    """Text that every database takes: NUL and lone surrogates become visible stand-ins. The payload keeps the bytes."""
-    return text.replace("\x00", "\u2400").encode("utf-8", "replace").decode("utf-8")
+def _sum(values: Iterable[int | None]) -> int | None:
+    """The sum of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _bounded_headers(headers: dict[str, str] | None) -> dict[str, str] | None:

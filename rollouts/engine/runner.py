@@ -1,7 +1,8 @@
 """One shard: one asyncio loop, one aiohttp pool, many rollouts at once. It knows no ORM model.
 
-The recorder it is given makes every attempt durable before its request is sent. A worker coroutine does not wait
-for the writing of its last result: it takes the next rollout, and the shard waits for all writes at its end.
+The recorder it is given makes every attempt durable before its request is sent, and completes it before the next is
+opened. A worker coroutine does not wait for the writing of its last result: it takes the next rollout, and the shard
+waits for all writes at its end.
 """
 
 from __future__ import annotations
@@ -10,38 +11,72 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import aiohttp
 
 from rollouts.backends.base import Backend, Completion, Opened, ProviderRequest
+from rollouts.engine.dialogue import Dialogue
 from rollouts.failures import CallFailed
+from rollouts.scoring import judge as judging
+from rollouts.scoring import score
+from rollouts.scoring.base import Answer, Score
 
 MAX_RESPONSE_BYTES = 16 << 20
+KEPT_OF_TOO_LARGE_BYTES = 1 << 16
 CONNECT_TIMEOUT_S = 10
 RETRY_AFTER_CLAMP_S = 30.0
 BACKOFF_S = 0.5
+# how soon to ask again for rollouts whose answer another worker is about to bring, or whose budget is in flight
+WAIT_S = 0.2
+JUDGE_SAMPLING = {"temperature": 0, "max_tokens": 512}
+
+Purpose = Literal["policy", "judge"]
 
 
-@dataclass(frozen=True, slots=True)
+class Opening(NamedTuple):
+    """A call whose row is committed: it may be sent, though not before `send_at` (seconds of `time.time`)."""
+
+    call_id: int
+    send_at: float
+
+
+@dataclass(slots=True)
 class Work:
-    """A claimed rollout whose first attempt is already a committed row."""
+    """A claimed rollout. `request` and `opening` are its first attempt; both None where its answer is known already.
+
+    Then `dialogue` has taken that answer, and only a judge is asked.
+    """
 
     rollout_id: int
     invocation_id: int
-    call_id: int
-    content: Mapping[str, Any]
-    request: ProviderRequest
+    dialogue: Dialogue
+    request: ProviderRequest | None
+    opening: Opening | None
+
+
+class Claimed(NamedTuple):
+    """`waiting`: how many rollouts are held until another worker's call, or the budget, lets them go on."""
+
+    works: list[Work]
+    dry: bool
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one HTTP attempt came to. `completion` is set exactly where `error` is not."""
+    """What one HTTP attempt came to. `completion` is set exactly where `error` is not.
+
+    `body` is what came of it: of a failed attempt the beginning, where one came.
+    """
 
     call_id: int
+    purpose: Purpose
+    request: ProviderRequest
     status: int | None
     headers: dict[str, str] | None
     body: bytes | None
@@ -51,6 +86,20 @@ class Attempt:
     error: CallFailed | None
 
 
+@dataclass(slots=True)
+class Result:
+    """What a rollout came to: a score, or an error and, where the model did answer, the answer beside it.
+
+    `steps` are the answered turns of the model under test; `last` is the attempt that no other call has followed.
+    """
+
+    last: Attempt | None = None
+    steps: list[Attempt] = field(default_factory=list)
+    answer: Answer | None = None
+    score: Score | None = None
+    error: CallFailed | None = None
+
+
 class LeaseLost(Exception):
     """The claim was taken away; what still comes in is kept as a fact and never scored."""
 
@@ -58,52 +107,73 @@ class LeaseLost(Exception):
 class Recorder(Protocol):
     """Makes facts durable. An awaited call has been committed when it returns."""
 
-    async def claim(self, limit: int) -> list[Work]: ...
+    async def claim(self, limit: int) -> Claimed: ...
 
-    async def retry(self, work: Work, failed: Attempt, attempt: int) -> int: ...
+    async def follow(
+        self,
+        work: Work,
+        done: Attempt | None,
+        request: ProviderRequest,
+        *,
+        turn: int,
+        attempt: int,
+        purpose: Purpose,
+    ) -> Opening:
+        """Completes `done` and opens the next call. Raises `CallFailed("budget")`; `done` is completed then too."""
+        ...
 
-    def finish(self, work: Work, last: Attempt) -> Awaitable[None]: ...
+    def finish(self, work: Work, result: Result) -> Awaitable[None]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Endpoint:
+    """A backend that is ready, and how long and how often to ask it."""
+
+    backend: Backend
+    opened: Opened
     concurrency: int
     timeout_s: float
     max_attempts: int
-    claim_until: float  # time.monotonic(): no new work after this
+    remote_model: str = ""
 
 
-async def run_shard(*, recorder: Recorder, backend: Backend, opened: Opened, limits: Limits) -> int:
-    """Works until nothing is queued or the time is up; returns the number of rollouts finished.
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """`claim_until` is in seconds of `time.monotonic`: no new work after it. `judge` only where the scorer needs one."""
+
+    scorer: str
+    policy: Endpoint
+    judge: Endpoint | None
+    claim_until: float
+
+
+async def run_shard(recorder: Recorder, shard: Shard) -> int:
+    """Works until nothing is queued or the time is up; returns the number of rollouts that it finished itself.
 
     Raises `LeaseLost` where the claim was taken away, and whatever the recorder raises.
     """
-    feed = _Feed(recorder, limits)
-    timeout = aiohttp.ClientTimeout(total=limits.timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-    headers = {"Content-Type": "application/json", **opened.headers}
+    feed = _Feed(recorder, shard)
     writes: set[asyncio.Future[None]] = set()
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
-        timeout=timeout,
-        headers=headers,
-        cookie_jar=aiohttp.DummyCookieJar(),
-    ) as session:
-
-        async def post(request: ProviderRequest) -> aiohttp.ClientResponse:
-            return await session.post(
-                opened.base_url + request.path, data=request.body, allow_redirects=False
+    async with AsyncExitStack() as stack:
+        policy = _Line(
+            shard.policy, recorder, "policy", await stack.enter_async_context(_session(shard.policy))
+        )
+        judge = None
+        if shard.judge is not None:
+            judge = _Line(
+                shard.judge, recorder, "judge", await stack.enter_async_context(_session(shard.judge))
             )
 
         async def worker() -> None:
             while (work := await feed.next()) is not None:
-                last = await _attempts(work, recorder, backend, post, limits.max_attempts)
-                write = asyncio.ensure_future(recorder.finish(work, last))
+                result = await _roll_out(work, shard.scorer, policy, judge)
+                write = asyncio.ensure_future(recorder.finish(work, result))
                 writes.add(write)
                 write.add_done_callback(lambda done: writes.discard(done) if _went_well(done) else None)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(limits.concurrency):
+                for _ in range(shard.policy.concurrency):
                     group.create_task(worker())
         except BaseExceptionGroup as failed:
             # the first cause says it; the others are the same loss seen by the other workers
@@ -111,6 +181,15 @@ async def run_shard(*, recorder: Recorder, backend: Backend, opened: Opened, lim
         if writes:
             await asyncio.gather(*writes)
     return feed.given
+
+
+def _session(endpoint: Endpoint) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=endpoint.timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+        headers={"Content-Type": "application/json", **endpoint.opened.headers},
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
 
 
 def _went_well(done: asyncio.Future[None]) -> bool:
@@ -126,17 +205,20 @@ def _first(failed: BaseException) -> BaseException:
 class _Feed:
     """Hands out claimed work and claims more before it runs dry."""
 
-    def __init__(self, recorder: Recorder, limits: Limits) -> None:
+    def __init__(self, recorder: Recorder, shard: Shard) -> None:
         self._recorder = recorder
-        self._limits = limits
+        self._concurrency = shard.policy.concurrency
+        self._until = shard.claim_until
         self._ready: deque[Work] = deque()
         self._dry = False
+        self._waiting = 0
+        self._idle = False
         self._claiming: asyncio.Task[None] | None = None
         self.given = 0
 
     async def next(self) -> Work | None:
         while True:
-            if len(self._ready) < self._limits.concurrency:
+            if len(self._ready) < self._concurrency:
                 self._claim_ahead()
             if self._ready:
                 self.given += 1
@@ -149,31 +231,187 @@ class _Feed:
         if self._claiming is not None and self._claiming.done():
             self._claiming.result()
             self._claiming = None
-        if self._claiming is None and not self._dry and time.monotonic() < self._limits.claim_until:
+        more = not self._dry or self._waiting
+        if self._claiming is None and more and time.monotonic() < self._until:
             self._claiming = asyncio.create_task(self._claim())
 
     async def _claim(self) -> None:
-        limit = 2 * self._limits.concurrency
-        works = await self._recorder.claim(limit)
+        if self._dry or self._idle:
+            await asyncio.sleep(WAIT_S)
+        works, self._dry, self._waiting = await self._recorder.claim(2 * self._concurrency)
+        self._idle = not works
         self._ready.extend(works)
-        self._dry = len(works) < limit
 
 
-async def _attempts(
-    work: Work,
-    recorder: Recorder,
-    backend: Backend,
-    post: Callable[[ProviderRequest], Awaitable[aiohttp.ClientResponse]],
-    max_attempts: int,
-) -> Attempt:
-    call_id = work.call_id
-    for number in range(1, max_attempts + 1):
-        attempt = await _attempt(call_id, work.request, backend, post)
-        if attempt.error is None or not attempt.error.retryable or number == max_attempts:
-            return attempt
-        call_id = await recorder.retry(work, attempt, number + 1)
-        await asyncio.sleep(pause_s(number, attempt.error.retry_after_s))
-    raise AssertionError("max_attempts is at least 1")
+async def _roll_out(work: Work, scorer: str, policy: _Line, judge: _Line | None) -> Result:
+    """Every turn of a rollout, then its score; a judge's word where the scorer wants one."""
+    result = Result()
+    try:
+        turn = await _turns(work, policy, result)
+        result.answer = work.dialogue.answer
+        if judge is None:
+            result.score = score(scorer, work.dialogue.content, result.answer)
+        else:
+            await _judge(work, judge, turn, result)
+    except CallFailed as failed:
+        result.error = failed
+    except Exception as error:
+        if result.answer is None:
+            raise
+        # the answer is kept: a scorer's fault is never the model's 0
+        result.error = CallFailed("scorer", f"{type(error).__name__}: {error}"[:500])
+    return result
+
+
+async def _turns(work: Work, policy: _Line, result: Result) -> int:
+    """Asks until the dialogue is over; returns the number of the next turn. Raises `CallFailed`."""
+    turn, request, opening = 0, work.request, work.opening
+    while request is not None:
+        if opening is None:
+            opening = await policy.follow(work, result, request, turn)
+        await policy.ask(work, result, request, opening, turn)
+        assert result.last is not None and result.last.completion is not None
+        result.steps.append(result.last)
+        request, opening, turn = work.dialogue.take(result.last.completion), None, turn + 1
+    return turn
+
+
+async def _judge(work: Work, judge: _Line, turn: int, result: Result) -> None:
+    assert result.answer is not None
+    content = work.dialogue.content
+    result.score = judging.without_judge(content, result.answer)
+    if result.score is not None:
+        return
+    request = judge.endpoint.backend.request(
+        messages=judging.request_messages(content, result.answer),
+        sampling=JUDGE_SAMPLING,
+        sample_index=0,
+        remote_model=judge.endpoint.remote_model,
+    )
+    try:
+        opening = await judge.follow(work, result, request, turn)
+        async with judge.free:
+            await judge.ask(work, result, request, opening, turn)
+        assert result.last is not None and result.last.completion is not None
+        result.score = judging.read(content, result.answer, result.last.completion.text)
+    except judging.JudgeFailed as failed:
+        raise CallFailed("judge", str(failed)) from failed
+    except CallFailed as failed:
+        if failed.kind == "budget":
+            raise
+        raise CallFailed(
+            "judge", f"The judge could not be asked ({failed.kind}): {failed.message}"
+        ) from failed
+
+
+class _Line:
+    """Asks one endpoint, with its retries."""
+
+    def __init__(
+        self, endpoint: Endpoint, recorder: Recorder, purpose: Purpose, session: aiohttp.ClientSession
+    ) -> None:
+        self.endpoint = endpoint
+        self.free = asyncio.Semaphore(endpoint.concurrency)
+        self._recorder = recorder
+        self._purpose: Purpose = purpose
+        self._session = session
+
+    async def follow(
+        self, work: Work, result: Result, request: ProviderRequest, turn: int, attempt: int = 1
+    ) -> Opening:
+        done, result.last = result.last, None
+        return await self._recorder.follow(
+            work, done, request, turn=turn, attempt=attempt, purpose=self._purpose
+        )
+
+    async def ask(
+        self, work: Work, result: Result, request: ProviderRequest, opening: Opening, turn: int
+    ) -> None:
+        """Leaves the answered attempt in `result.last`. Raises `CallFailed` with the failed one there."""
+        for number in range(1, self.endpoint.max_attempts + 1):
+            if (wait := opening.send_at - time.time()) > 0:
+                await asyncio.sleep(wait)
+            result.last = attempt = await self._attempt(opening.call_id, request)
+            if attempt.error is None:
+                return
+            if not attempt.error.retryable or number == self.endpoint.max_attempts:
+                raise attempt.error
+            try:
+                opening = await self.follow(work, result, request, turn, number + 1)
+            except CallFailed:  # no budget for another try: what failed is still the provider
+                raise attempt.error from None
+            await asyncio.sleep(pause_s(number, attempt.error.retry_after_s))
+        raise AssertionError("max_attempts is at least 1")
+
+    async def _attempt(self, call_id: int, request: ProviderRequest) -> Attempt:
+        start = time.perf_counter()
+        status: int | None = None
+        headers: dict[str, str] | None = None
+        arrived = _Arrived(start)
+        completion: Completion | None = None
+        error: CallFailed | None = None
+        backend = self.endpoint.backend
+        try:
+            if backend.speaks_http:
+                async with self._session.post(
+                    self.endpoint.opened.base_url + request.path, data=request.body, allow_redirects=False
+                ) as response:
+                    status, headers = response.status, dict(response.headers)
+                    await arrived.read(response)
+                _raise_for_status(status, response.headers, arrived.body)
+            else:
+                answered = await asyncio.wait_for(backend.call(request), self.endpoint.timeout_s)
+                arrived.add(answered)
+            completion = backend.read(arrived.body)
+        except CallFailed as failed:
+            error = failed
+        except TimeoutError:
+            error = CallFailed("timeout", "No complete answer within the backend's timeout.", retryable=True)
+        except aiohttp.ClientPayloadError as broken:
+            error = CallFailed("truncated_stream", f"The answer broke off: {broken}", retryable=True)
+        except (aiohttp.ClientError, OSError) as broken:
+            error = CallFailed("connection", f"{type(broken).__name__}: {broken}"[:500], retryable=True)
+        return Attempt(
+            call_id=call_id,
+            purpose=self._purpose,
+            request=request,
+            status=status,
+            headers=headers,
+            body=arrived.body if status is not None or arrived.first_byte_ms is not None else None,
+            latency_ms=(time.perf_counter() - start) * 1000,
+            first_byte_ms=arrived.first_byte_ms,
+            completion=completion,
+            error=error,
+        )
+
+
+class _Arrived:
+    """The bytes of an answer as far as they came, and when the first did."""
+
+    __slots__ = ("_chunks", "_start", "first_byte_ms", "size")
+
+    def __init__(self, start: float) -> None:
+        self._start = start
+        self._chunks: list[bytes] = []
+        self.size = 0
+        self.first_byte_ms: float | None = None
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._chunks)
+
+    def add(self, chunk: bytes) -> None:
+        if self.first_byte_ms is None:
+            self.first_byte_ms = (time.perf_counter() - self._start) * 1000
+        self._chunks.append(chunk)
+        self.size += len(chunk)
+
+    async def read(self, response: aiohttp.ClientResponse) -> None:
+        async for chunk in response.content.iter_any():
+            self.add(chunk)
+            if self.size > MAX_RESPONSE_BYTES:
+                self._chunks = [self.body[:KEPT_OF_TOO_LARGE_BYTES]]
+                raise CallFailed("protocol", f"The answer is larger than {MAX_RESPONSE_BYTES >> 20} MiB.")
 
 
 def pause_s(number: int, retry_after_s: float | None) -> float:
@@ -181,50 +419,6 @@ def pause_s(number: int, retry_after_s: float | None) -> float:
     if retry_after_s is not None:
         return min(max(retry_after_s, 0.0), RETRY_AFTER_CLAMP_S)
     return float(BACKOFF_S * 2 ** (number - 1) * random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
-
-
-async def _attempt(
-    call_id: int,
-    request: ProviderRequest,
-    backend: Backend,
-    post: Callable[[ProviderRequest], Awaitable[aiohttp.ClientResponse]],
-) -> Attempt:
-    start = time.perf_counter()
-    status: int | None = None
-    headers: dict[str, str] | None = None
-    body: bytes | None = None
-    first_byte_ms: float | None = None
-    completion: Completion | None = None
-    error: CallFailed | None = None
-    try:
-        response = await post(request)
-        async with response:
-            status, headers = response.status, dict(response.headers)
-            first_byte_ms = (time.perf_counter() - start) * 1000
-            body = await _read_bounded(response)
-        _raise_for_status(status, response.headers, body)
-        completion = backend.read(body)
-    except CallFailed as failed:
-        error = failed
-    except TimeoutError:
-        error = CallFailed("timeout", "No complete answer within the backend's timeout.", retryable=True)
-    except aiohttp.ClientPayloadError as broken:
-        error = CallFailed("truncated_stream", f"The answer broke off: {broken}", retryable=True)
-    except (aiohttp.ClientError, OSError) as broken:
-        error = CallFailed("connection", f"{type(broken).__name__}: {broken}"[:500], retryable=True)
-    latency_ms = (time.perf_counter() - start) * 1000
-    return Attempt(call_id, status, headers, body, latency_ms, first_byte_ms, completion, error)
-
-
-async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_chunked(1 << 16):
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > MAX_RESPONSE_BYTES:
-            raise CallFailed("protocol", f"The answer is larger than {MAX_RESPONSE_BYTES >> 20} MiB.")
-    return b"".join(chunks)
 
 
 def _raise_for_status(status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -236,7 +430,9 @@ def _raise_for_status(status: int, headers: Mapping[str, str], body: bytes) -> N
         raise CallFailed("auth", message)
     if status == 429:
         raise CallFailed("rate_limit", message, retryable=True, retry_after_s=retry_after_s(headers))
-    if status >= 500 or status == 408:
+    if status in {408, 504}:
+        raise CallFailed("timeout", message, retryable=True, retry_after_s=retry_after_s(headers))
+    if status >= 500:
         raise CallFailed("server", message, retryable=True, retry_after_s=retry_after_s(headers))
     if 400 <= status < 500:
         raise CallFailed("bad_request", message)

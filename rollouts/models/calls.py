@@ -21,7 +21,9 @@ class CallPurpose(models.TextChoices):
 class ModelCall(models.Model):
     """One attempt, owned by exactly one invocation. Unknown numbers are null, never 0."""
 
-    invocation = models.ForeignKey("rollouts.Invocation", models.PROTECT, related_name="calls")
+    invocation = models.ForeignKey(
+        "rollouts.Invocation", models.PROTECT, related_name="calls", db_index=False
+    )
     turn = models.PositiveSmallIntegerField(default=0)
     attempt = models.PositiveSmallIntegerField(default=1)
     purpose = models.CharField(max_length=10, choices=CallPurpose, default=CallPurpose.POLICY)
@@ -31,8 +33,10 @@ class ModelCall(models.Model):
     error_kind = models.CharField(max_length=20, blank=True)
     error_text = models.TextField(blank=True)
     provider_response_id = models.CharField(max_length=200, blank=True)
-    request = models.ForeignKey("rollouts.Payload", models.PROTECT, related_name="+")
-    response = models.ForeignKey("rollouts.Payload", models.PROTECT, null=True, related_name="+")
+    request = models.ForeignKey("rollouts.Payload", models.PROTECT, related_name="+", db_index=False)
+    response = models.ForeignKey(
+        "rollouts.Payload", models.PROTECT, null=True, related_name="+", db_index=False
+    )
     response_headers = models.JSONField(null=True)
     prompt_tokens = models.PositiveIntegerField(null=True)
     completion_tokens = models.PositiveIntegerField(null=True)
@@ -49,7 +53,7 @@ class ModelCall(models.Model):
             models.CheckConstraint(
                 condition=~Q(state="answered")
                 # a plug-in answers without HTTP, so without a status
-                | Q(response__isnull=False, error_kind=""),
+                | (Q(status__isnull=False) | Q(dialect="plugin")) & Q(response__isnull=False, error_kind=""),
                 name="modelcall_answered_has_response",
             ),
             models.CheckConstraint(

@@ -140,18 +140,24 @@ class Claim(models.Model):
 
 
 class Rollout(models.Model):
-    """One sample of one case in one eval run. Metric columns are null where the metric does not apply."""
+    """One sample of one case in one eval run. Metric columns are null where the metric does not apply.
 
-    run = models.ForeignKey(EvalRun, models.PROTECT, related_name="rollouts")
-    case = models.ForeignKey("rollouts.Case", models.PROTECT, related_name="rollouts")
+    Each rollout is updated twice and each update touches every index, so only those that a query needs are here: a
+    foreign key without one is covered by a constraint below, or never searched by.
+    """
+
+    run = models.ForeignKey(EvalRun, models.PROTECT, related_name="rollouts", db_index=False)
+    case = models.ForeignKey("rollouts.Case", models.PROTECT, related_name="rollouts", db_index=False)
     sample_index = models.PositiveSmallIntegerField(default=0)
     state = models.CharField(max_length=10, choices=RolloutState, default=RolloutState.QUEUED)
-    claim = models.ForeignKey(Claim, models.PROTECT, null=True, related_name="rollouts")
+    claim = models.ForeignKey(Claim, models.PROTECT, null=True, related_name="rollouts", db_index=False)
     lost_workers = models.PositiveSmallIntegerField(default=0)
     # digest of everything that shapes the answer, without the sample index for sample 0 (engine.planner)
     attempt_key = models.CharField(max_length=64, blank=True)
     # the invocation whose captured calls hold the answer; another rollout's where the answer was reused
-    answered_by = models.ForeignKey("rollouts.Invocation", models.PROTECT, null=True, related_name="+")
+    answered_by = models.ForeignKey(
+        "rollouts.Invocation", models.PROTECT, null=True, related_name="+", db_index=False
+    )
     failure_kind = models.CharField(max_length=20, blank=True)
     failure_reason = models.TextField(blank=True)
     answer = models.TextField(null=True)  # noqa: DJ001  (null: no answer came; "": an empty answer came)

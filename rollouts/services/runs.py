@@ -8,7 +8,11 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -17,12 +21,17 @@ from django.db.models import Count, Exists, Max, OuterRef, Q
 from django.utils import timezone
 
 from rollouts import audit, permissions, store
-from rollouts.backends import kind_named, parse_config
+from rollouts.backends import kind_named, make
 from rollouts.backends.base import Backend as BackendKind
 from rollouts.backends.base import BackendUnavailable, Opened, SubjectFiles
-from rollouts.capture.recorder import ShardRecorder, shown
+from rollouts.backends.dual import Dual
+from rollouts.bulk import update_many
+from rollouts.capture.outcome import OUTCOME_FIELDS, outcome_of, scored, shown
+from rollouts.capture.recorder import ShardRecorder
+from rollouts.capture.replay import CannotReplay, replay, steps_of
 from rollouts.engine import claims, planner
-from rollouts.engine.runner import LeaseLost, Limits, run_shard
+from rollouts.engine.dialogue import Asker, Dialogue
+from rollouts.engine.runner import Endpoint, LeaseLost, Shard, run_shard
 from rollouts.errors import Conflict, InvalidInput, NotFound
 from rollouts.models import (
     ACTIVE_RUN_STATES,
@@ -37,6 +46,7 @@ from rollouts.models import (
     Subject,
     Suite,
 )
+from rollouts.scoring.judge import PROMPT_VERSION, same_model
 from rollouts.services.backends import KEY_PREFIX
 from rollouts.signals import run_closed
 from rollouts.states import require_move
@@ -44,19 +54,46 @@ from rollouts.states import require_move
 log = logging.getLogger(__name__)
 SHARDS_AT_ONCE = 4
 MAX_SAMPLES = 100
+WHOLE_RUN = ("backend", "subject__base", "suite", "judge_backend")
+RESCORE_BATCH = 500
+
+
+BUDGET_LIMITS = ("calls", "tokens", "microusd", "wall_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Who judges the answers of a suite that is scored by a judge: a backend, and the model's name there."""
+
+    backend: Backend
+    model: str
 
 
 def plan(
-    *, subject: Subject, suite: Suite, backend: Backend, by: User, samples: int = 1, label: str = ""
+    *,
+    subject: Subject,
+    suite: Suite,
+    backend: Backend,
+    by: User,
+    samples: int = 1,
+    label: str = "",
+    reuse: bool = False,
+    judge: Judge | None = None,
+    budget: Mapping[str, int | None] | None = None,
 ) -> EvalRun:
     """Write an eval run and all its rollouts, and send its first shards after commit.
 
-    Raises `Conflict` where the same subject is being measured on the same suite already.
+    With `reuse`, an answer that the same attempt got before (in any run) is taken instead of a call; evidence never
+    counts such a run. `budget` holds the most calls, tokens, microusd and wall_s that may be used. Raises `Conflict`
+    where the same subject is being measured on the same suite already, and `InvalidInput` with the field.
     """
     permissions.require_can_run(by)
     if not 1 <= samples <= MAX_SAMPLES:
         raise InvalidInput("samples", f"must be from 1 to {MAX_SAMPLES}.")
-    kind = kind_named(backend.kind)
+    kind = _instance(backend, secret=False)
+    limits = _checked_budget(budget, [backend, *([judge.backend] if judge else [])])
+    judge = _checked_judge(judge, suite, subject, backend, kind)
+    asker = Asker(kind, subject.sampling, subject.remote_model, suite.scorer)
     if kind.serves_files is not (subject.base_id is not None):
         raise InvalidInput(
             "backend",
@@ -73,14 +110,23 @@ def plan(
                 samples=samples,
                 label=label[:200],
                 plan_digest=planner.plan_digest(
-                    subject=subject, suite=suite, backend=backend, samples=samples
+                    subject=subject,
+                    suite=suite,
+                    backend=backend,
+                    samples=samples,
+                    judge=_judge_facts(judge) if judge else None,
                 ),
                 suite_digest=planner.digest_of_stored_cases(suite),
                 planned=suite.case_count * samples,
+                reuse=reuse,
+                independence=kind.independence,
+                judge_backend=judge.backend if judge else None,
+                judge_model=judge.model if judge else "",
+                budget=limits,
                 created_by=by,
                 created_at=timezone.now(),
             )
-            written = planner.write_rollouts(run)
+            written = planner.write_rollouts(run, asker)
             assert written == run.planned, f"{written} rollouts written, {run.planned} planned"
             audit.record("run.planned", subject=run, actor=by, plan=run.plan_digest, planned=run.planned)
             send(run)
@@ -90,6 +136,60 @@ def plan(
             raise
         raise _measured_already(active) from error
     return run
+
+
+def _checked_budget(
+    budget: Mapping[str, int | None] | None, backends: list[Backend]
+) -> dict[str, int] | None:
+    if budget is None:
+        return None
+    limits = {name: limit for name, limit in budget.items() if limit is not None}
+    for name, limit in limits.items():
+        if name not in BUDGET_LIMITS:
+            raise InvalidInput(f"budget.{name}", f"is not known. Use {', '.join(BUDGET_LIMITS)}.")
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < 2**53:
+            raise InvalidInput(f"budget.{name}", "must be a whole number, at least 1.")
+    for backend in backends if "microusd" in limits else ():
+        if None in (backend.prompt_price, backend.completion_price):
+            raise InvalidInput(
+                "budget.microusd",
+                f"cannot be kept: {backend.name} has no prices. Save them with the backend.",
+            )
+    return limits or None
+
+
+def _checked_judge(
+    judge: Judge | None, suite: Suite, subject: Subject, backend: Backend, kind: BackendKind
+) -> Judge | None:
+    """The judge of a suite that needs one: the one named, else the generator of a dual backend."""
+    if suite.scorer != "judge":
+        if judge is not None:
+            raise InvalidInput(
+                "judge", f"has nothing to judge: {suite} is scored by {suite.scorer}. Leave it out."
+            )
+        return None
+    if judge is None and isinstance(kind, Dual):
+        judge = Judge(backend, kind.generator.model)
+    if judge is None:
+        raise InvalidInput("judge", f"is missing: {suite} is scored by a judge. Give its backend and model.")
+    if not judge.model or len(judge.model) > 200:
+        raise InvalidInput(
+            "judge.model", "must be 1 to 200 characters, as the judge's endpoint knows the model."
+        )
+    if _judging(_instance(judge.backend, secret=False)).serves_files:
+        raise InvalidInput(
+            "judge.backend", f"{judge.backend.name} serves local files; a judge is asked by name."
+        )
+    under_test = subject.remote_model or (subject.base.name if subject.base else "")
+    if same_model(judge.model, under_test):
+        raise InvalidInput(
+            "judge.model", f"{judge.model} is the model under test ({under_test}); let another one judge it."
+        )
+    return judge
+
+
+def _judge_facts(judge: Judge) -> dict[str, Any]:
+    return {"backend": judge.backend.digest, "model": judge.model, "prompt": PROMPT_VERSION}
 
 
 def _active(*, suite_id: int, subject_id: int, samples: int) -> EvalRun | None:
@@ -115,10 +215,14 @@ def send(run: EvalRun) -> None:
 
 def work_shard(run_id: int) -> int:
     """Work on one shard of a run; returns the number of rollouts finished. Called twice it does no harm."""
-    run = EvalRun.objects.select_related("backend", "subject__base", "suite").filter(pk=run_id).first()
+    run = EvalRun.objects.select_related(*WHOLE_RUN).filter(pk=run_id).first()
     if run is None or run.state not in ACTIVE_RUN_STATES:
         return 0
-    kind = _instance(run.backend)
+    try:
+        kind = _instance(run.backend)
+    except InvalidInput as error:  # a plug-in that this worker has not, or a revision from before a rule
+        fail(run_id, code="backend_unusable", detail=error.message)
+        return 0
     worker = f"{socket.gethostname()}:{os.getpid()}"
     claim = claims.open_claim(run_id=run_id, worker=worker, exclusive=kind.exclusive)
     if claim is None:
@@ -138,34 +242,83 @@ def work_shard(run_id: int) -> int:
 
 
 async def _shard(run: EvalRun, claim: Claim, kind: BackendKind) -> int:
-    async with kind.open(_subject_files(run.subject)) as opened:
-        await asyncio.to_thread(_pin_facts, run.pk, opened)
+    files = _subject_files(run.subject, kind)
+    async with AsyncExitStack() as stack:
+        opened = await stack.enter_async_context(kind.open(files))
+        await asyncio.to_thread(_pin_facts, run.pk, dict(opened.facts))
+        judge = await _judge_endpoint(run, stack) if run.judge_backend is not None else None
         recorder = ShardRecorder(
             claim=claim,
-            backend=run.backend,
-            kind=kind,
-            sampling=run.subject.sampling,
-            remote=run.subject.remote_model,
+            run=run,
+            asker=Asker(kind, run.subject.sampling, run.subject.remote_model, run.suite.scorer),
+            claim_until=timezone.now() + timedelta(seconds=settings.SHARD_SECONDS),
+            judge=run.judge_backend,
         )
-        limits = Limits(
-            concurrency=run.backend.concurrency,
-            timeout_s=run.backend.timeout_s,
-            max_attempts=run.backend.max_attempts,
+        shard = Shard(
+            scorer=run.suite.scorer,
+            policy=_endpoint(run.backend, kind, opened, run.subject.remote_model),
+            judge=judge,
             claim_until=time.monotonic() + settings.SHARD_SECONDS,
         )
         with recorder:
-            return await run_shard(recorder=recorder, backend=kind, opened=opened, limits=limits)
+            done = await run_shard(recorder, shard)
+        # asked again after the work: what was measured in between was measured on something else if it changed
+        try:
+            after = dict(await kind.facts_after(files, opened))
+        except BackendUnavailable as error:
+            if error.code != "server_gone":
+                raise
+            # what it did not answer is masked; the next shard's server is asked before it works
+            log.warning("run %s: %s", run.pk, error.message)
+        else:
+            await asyncio.to_thread(_pin_facts, run.pk, after)
+        return done
 
 
-def _instance(backend: Backend) -> BackendKind:
-    # asked again here: a revision from before the rule must not read other variables of the worker
-    key = os.environ.get(backend.key_env) if backend.key_env.startswith(KEY_PREFIX) else None
-    return kind_named(backend.kind)(parse_config(backend.kind, backend.config), key=key)
+async def _judge_endpoint(run: EvalRun, stack: AsyncExitStack) -> Endpoint:
+    backend, kind = run.judge_backend, _judging(_instance(run.judge_backend))
+    opened = await stack.enter_async_context(kind.open(_remote_files(run.judge_model, kind)))
+    return _endpoint(backend, kind, opened, run.judge_model)
 
 
-def _subject_files(subject: Subject) -> SubjectFiles:
+def _judging(kind: BackendKind) -> BackendKind:
+    """The part that judges: of a dual backend its generator."""
+    return kind.generator.backend if isinstance(kind, Dual) else kind
+
+
+def _endpoint(backend: Backend, kind: BackendKind, opened: Opened, remote_model: str) -> Endpoint:
+    return Endpoint(
+        backend=kind,
+        opened=opened,
+        concurrency=backend.concurrency,
+        timeout_s=backend.timeout_s,
+        max_attempts=backend.max_attempts,
+        remote_model=remote_model,
+    )
+
+
+def _instance(backend: Backend, *, secret: bool = True) -> BackendKind:
+    """The kind with its stored configuration; without `secret` it cannot ask, only say what it would."""
+
+    def key_of(name: str) -> str | None:
+        # asked again here: a revision from before the rule must not read other variables of the worker
+        return os.environ.get(name) if secret and name.startswith(KEY_PREFIX) else None
+
+    return make(backend.kind, backend.config, key_of=key_of, key_env=backend.key_env)
+
+
+def _remote_files(model: str, kind: BackendKind) -> SubjectFiles:
+    transcript = kind.transcript_sha256
+    try:
+        path = str(store.path_of(transcript)) if transcript else None
+    except NotFound as error:
+        raise BackendUnavailable("file_missing", error.message) from error
+    return SubjectFiles(remote_model=model, transcript_path=path)
+
+
+def _subject_files(subject: Subject, kind: BackendKind) -> SubjectFiles:
     if subject.base is None:
-        return SubjectFiles(remote_model=subject.remote_model)
+        return _remote_files(subject.remote_model, kind)
     try:
         adapter_path = str(store.path_of(subject.adapter_id)) if subject.adapter_id else None
         base_path = str(store.path_of(subject.base.artifact_id))
@@ -180,9 +333,8 @@ def _subject_files(subject: Subject) -> SubjectFiles:
     )
 
 
-def _pin_facts(run_id: int, opened: Opened) -> None:
-    """The first shard pins what answered; a later shard that finds something else makes the run invalid."""
-    facts = dict(opened.facts)
+def _pin_facts(run_id: int, facts: dict[str, Any]) -> None:
+    """The first shard pins what answers; whoever finds something else, before or after work, makes the run invalid."""
     try:
         EvalRun.objects.filter(pk=run_id, server_facts__isnull=True).update(server_facts=facts)
         pinned = EvalRun.objects.values_list("server_facts", flat=True).get(pk=run_id)
@@ -213,20 +365,10 @@ def close_if_done(run_id: int) -> bool:
         run = EvalRun.objects.select_for_update().get(pk=run_id)
         if run.state not in ACTIVE_RUN_STATES:
             return True
-        counts = dict(run.rollouts.order_by().values_list("state").annotate(Count("id")))
-        if counts.get(RolloutState.QUEUED) or counts.get(RolloutState.RUNNING):
+        if run.rollouts.filter(state__in=[RolloutState.QUEUED, RolloutState.RUNNING]).exists():
             return False
         now = timezone.now()
-        # the database checks planned = scored + masked + unscored + cancelled (evalrun_accounting_identity)
-        run.scored, run.masked, run.unscored, run.cancelled = (
-            counts.get(state, 0)
-            for state in (
-                RolloutState.SCORED,
-                RolloutState.MASKED,
-                RolloutState.UNSCORED,
-                RolloutState.CANCELLED,
-            )
-        )
+        _write_counts(run)
         run.state, run.finished_at, run.started_at = RunState.SCORED, now, run.started_at or now
         run.save(
             update_fields=["scored", "masked", "unscored", "cancelled", "state", "finished_at", "started_at"]
@@ -247,6 +389,15 @@ def close_if_done(run_id: int) -> bool:
     return True
 
 
+def _write_counts(run: EvalRun) -> None:
+    """Counts the rows; the database checks planned = scored + masked + unscored + cancelled."""
+    counts = dict(run.rollouts.order_by().values_list("state").annotate(Count("id")))
+    run.scored, run.masked, run.unscored, run.cancelled = (
+        counts.get(state, 0)
+        for state in (RolloutState.SCORED, RolloutState.MASKED, RolloutState.UNSCORED, RolloutState.CANCELLED)
+    )
+
+
 def _count_look(run: EvalRun) -> Look:
     seen = Look.objects.filter(suite_id=run.suite_id, subject_id=run.subject_id).first()
     if seen is not None:
@@ -264,7 +415,9 @@ def fail(run_id: int, *, code: str, detail: str) -> None:
     detail = shown(detail)  # it may quote a server's log
     with transaction.atomic():
         run = EvalRun.objects.select_for_update().get(pk=run_id)
-        if run.state not in ACTIVE_RUN_STATES:
+        if RunState.FAILED not in RUN_MOVES.get(run.state, ()) or (
+            run.state == RunState.SCORED and code != "reused_invalid"
+        ):
             return
         run.state, run.error_code, run.error_detail, run.finished_at = (
             RunState.FAILED,
@@ -274,10 +427,25 @@ def fail(run_id: int, *, code: str, detail: str) -> None:
         )
         run.save(update_fields=["state", "error_code", "error_detail", "finished_at"])
         audit.record("run.failed", subject=run, actor="system:rollouts", code=code, detail=detail[:1000])
+        _revoke(run)
+
+
+def _revoke(run: EvalRun) -> None:
+    """Nothing is taken from a failed run any more, and runs that took answers from it fail with it."""
+    took = (
+        Rollout.objects.filter(answered_by__rollout__run=run)
+        .exclude(run=run)
+        .exclude(run__state=RunState.FAILED)
+    )
+    for run_id in sorted(set(took.values_list("run_id", flat=True))):
+        fail(
+            run_id, code="reused_invalid", detail=f"It took answers from run {run.pk}, which proved invalid."
+        )
 
 
 def _locked(run_id: int) -> EvalRun:
-    run = EvalRun.objects.select_for_update(of=("self",)).select_related("backend").filter(pk=run_id).first()
+    locked = EvalRun.objects.select_for_update(of=("self",)).select_related(*WHOLE_RUN)
+    run = locked.filter(pk=run_id).first()
     if run is None:
         raise NotFound("There is no such eval run.")
     return run
@@ -304,7 +472,11 @@ def cancel(*, run_id: int, by: User) -> EvalRun:
 
 
 def run_again(*, run_id: int, by: User) -> EvalRun:
-    """Queue what a closed or cancelled run has no score for again. Scored rollouts are never touched."""
+    """Queue what a closed or cancelled run has no score for again. Scored rollouts are never touched.
+
+    Where only the scorer or the judge failed, the answer is kept and scored again without a call of the model. A budget
+    is allowed once more.
+    """
     permissions.require_can_run(by)
     with transaction.atomic():
         run = _locked(run_id)
@@ -314,6 +486,7 @@ def run_again(*, run_id: int, by: User) -> EvalRun:
             raise _measured_already(active)
         without_score = [RolloutState.MASKED, RolloutState.UNSCORED, RolloutState.CANCELLED]
         failed = run.rollouts.filter(state__in=without_score)
+        failed.exclude(failure_kind__in=["scorer", "judge"]).update(answered_by=None)
         queued = failed.update(
             state=RolloutState.QUEUED,
             lost_workers=0,
@@ -322,6 +495,8 @@ def run_again(*, run_id: int, by: User) -> EvalRun:
             answer=None,
             answer_class="",
             finish_reason="",
+            tool_evidence="",
+            details=None,
             latency_ms=None,
             prompt_tokens=None,
             completion_tokens=None,
@@ -331,13 +506,72 @@ def run_again(*, run_id: int, by: User) -> EvalRun:
             raise Conflict(f"Run {run.pk} has no masked, unscored or cancelled rollouts to run again.")
         run.state, run.finished_at = RunState.QUEUED, None
         run.scored = run.masked = run.unscored = run.cancelled = None
+        run.spent_calls = run.spent_tokens = run.spent_microusd = 0
+        run.started_at = None
         run.reopened_by = sorted({*run.reopened_by, by.get_username()})
         run.save(
-            update_fields=["state", "finished_at", "scored", "masked", "unscored", "cancelled", "reopened_by"]
+            update_fields=[
+                *("state", "started_at", "finished_at", "scored", "masked", "unscored", "cancelled"),
+                *("reopened_by", "spent_calls", "spent_tokens", "spent_microusd"),
+            ]
         )
         audit.record("run.reopened", subject=run, actor=by, queued=queued)
         send(run)
     return run
+
+
+def rescore(*, run_id: int, by: User) -> EvalRun:
+    """Score every captured answer of a closed run again, with the scorer of today and without a call.
+
+    Raises `Conflict` for a run that is not closed, and for suites that a judge scores: that would take calls.
+    """
+    permissions.require_can_run(by)
+    with transaction.atomic():
+        run = _locked(run_id)
+        if run.state != RunState.SCORED:
+            raise Conflict(f"Run {run.pk} is {run.state}; only a closed run is scored again.")
+        if run.judge_backend_id is not None:
+            raise Conflict(f"{run.suite} is scored by a judge. Run again what its judge failed on.")
+        asker = Asker(
+            _instance(run.backend, secret=False),
+            run.subject.sampling,
+            run.subject.remote_model,
+            run.suite.scorer,
+        )
+        answered = list(
+            run.rollouts.filter(answered_by__isnull=False).order_by("id").values_list("id", flat=True)
+        )
+        changed = sum(
+            _rescore_batch(asker, answered[start : start + RESCORE_BATCH])
+            for start in range(0, len(answered), RESCORE_BATCH)
+        )
+        if changed:
+            run.reopened_by = sorted({*run.reopened_by, by.get_username()})
+            _write_counts(run)
+            run.save(update_fields=["scored", "masked", "unscored", "cancelled", "reopened_by"])
+        audit.record("run.rescored", subject=run, actor=by, answers=len(answered), changed=changed)
+    return run
+
+
+def _rescore_batch(asker: Asker, rollout_ids: list[int]) -> int:
+    """Returns how many rollouts have another outcome now."""
+    columns = ("id", "sample_index", "answered_by_id", "case__content", *OUTCOME_FIELDS)
+    rows = list(Rollout.objects.filter(pk__in=rollout_ids).values_list(*columns))
+    steps = steps_of({answered_by for _, _, answered_by, *_ in rows})
+    new: list[tuple[int, tuple[Any, ...]]] = []
+    for rollout_id, sample_index, answered_by, content, *before in rows:
+        dialogue = Dialogue(asker, content, sample_index)
+        try:
+            replay(dialogue, steps[answered_by])
+        except CannotReplay as error:
+            raise Conflict(
+                f"The captured answer of rollout {rollout_id} cannot be read again: {error}"
+            ) from error
+        outcome = outcome_of(scored(asker.scorer, dialogue))
+        if list(outcome) != before:
+            new.append((rollout_id, outcome))
+    update_many(Rollout, OUTCOME_FIELDS, new)
+    return len(new)
 
 
 def sweep() -> None:

@@ -44,6 +44,9 @@ def plan(engineer: User, provider: Provider) -> Callable[..., EvalRun]:
         samples: int = 1,
         url: str = "",
         model: str = "scripted-model",
+        reuse: bool = False,
+        budget: dict[str, Any] | None = None,
+        label: str = "",
         **limits: Any,
     ) -> EvalRun:
         return runs.plan(
@@ -52,6 +55,9 @@ def plan(engineer: User, provider: Provider) -> Callable[..., EvalRun]:
             backend=factories.remote_backend(engineer, url or provider.url, **limits),
             by=engineer,
             samples=samples,
+            reuse=reuse,
+            budget=budget,
+            label=label,
         )
 
     return make

@@ -29,7 +29,13 @@ class Seen:
 
     @property
     def right_answer(self) -> str:
-        return str(json.loads(self.body)["messages"][-1]["content"].split("|", 1)[1])
+        return asked(self.body).split("|", 1)[1]
+
+
+def asked(body: bytes) -> str:
+    """What the last user message of a request says."""
+    messages = json.loads(body)["messages"]
+    return str(next(message["content"] for message in reversed(messages) if message["role"] == "user"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,21 @@ def completion(text: str | None, *, finish_reason: str = "stop", usage: Any = "k
         usage = {"prompt_tokens": 11, "completion_tokens": 5}
     if usage is not None:
         document["usage"] = usage
+    return json.dumps(document).encode()
+
+
+def tool_calls(*calls: tuple[str, Any], usage: Any = "known") -> bytes:
+    """An answer that calls tools: (name, arguments as an object or as the text the model wrote)."""
+    wanted = [
+        {
+            "id": f"call-{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": given if isinstance(given, str) else json.dumps(given)},
+        }
+        for number, (name, given) in enumerate(calls)
+    ]
+    document = json.loads(completion(None, finish_reason="tool_calls", usage=usage))
+    document["choices"][0]["message"]["tool_calls"] = wanted
     return json.dumps(document).encode()
 
 
@@ -91,7 +112,7 @@ class Provider:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         with self._lock:
-            case = json.loads(body)["messages"][-1]["content"].split("|", 1)[0]
+            case = asked(body).split("|", 1)[0]
             nth = len(self.requests_of(case)) + 1
             seen = Seen(len(self.seen) + 1, case, nth, body, dict(request.headers), time.monotonic())
             self.seen.append(seen)

@@ -231,7 +231,8 @@ def test_an_answer_beyond_the_limit_is_refused_and_not_read_to_its_end(
     runs.work_shard(run.pk)
 
     call = ModelCall.objects.get()
-    assert (call.state, call.error_kind, call.response_id) == (CallState.FAILED, "protocol", None)
+    assert (call.state, call.error_kind) == (CallState.FAILED, "protocol")
+    assert len(body_of(call.response_id)) == runner.KEPT_OF_TOO_LARGE_BYTES
 
 
 @pytest.mark.parametrize(

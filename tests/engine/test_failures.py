@@ -40,7 +40,7 @@ LOGIN_PAGE = b"<!doctype html><html><body>Please log in</body></html>"
         pytest.param(Reply(b"no such model", status=404), "bad_request", 1, id="404 is not tried again"),
         pytest.param(Reply(b"too long", status=422), "bad_request", 1, id="422 is not tried again"),
         pytest.param(Reply(b"slow down", status=429), "rate_limit", 3, id="429 until the attempts ran out"),
-        pytest.param(Reply(b"late", status=408), "server", 3, id="408 until the attempts ran out"),
+        pytest.param(Reply(b"late", status=408), "timeout", 3, id="408 until the attempts ran out"),
         pytest.param(Reply(b"oops", status=500), "server", 3, id="500 until the attempts ran out"),
         pytest.param(Reply(b"oops", status=503), "server", 3, id="503 until the attempts ran out"),
         pytest.param(
@@ -258,12 +258,12 @@ def test_one_failing_case_does_not_touch_the_others(plan: Plan, provider: Provid
 def test_a_fault_of_our_scorer_leaves_the_answer_and_no_zero(
     plan: Plan, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rollouts.capture import recorder
+    from rollouts.engine import runner
 
-    def broken(**_: object) -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError("a scorer's fault")
 
-    monkeypatch.setattr(recorder, "score", broken)
+    monkeypatch.setattr(runner, "score", broken)
     run = worked(plan(calls=1))
 
     rollout = Rollout.objects.get(run=run)

@@ -37,11 +37,14 @@ def vanish(claim_id: int) -> None:
 
 
 def claim_and_vanish(run: EvalRun, *, limit: int = 100) -> Claim:
-    """A worker that claimed work, wrote nothing and died."""
+    """A worker that claimed work, began it and died."""
     claim = claims.open_claim(run_id=run.pk, worker="gone:1", exclusive=False)
     assert claim is not None
     with transaction.atomic():
-        assert claims.take(claim_id=claim.pk, run_id=run.pk, limit=limit)
+        taken = claims.take(claim_id=claim.pk, run_id=run.pk, limit=limit)
+        assert taken
+        for row in taken:
+            Invocation.objects.create(rollout_id=row.rollout_id, claim=claim, started_at=timezone.now())
     vanish(claim.pk)
     return claim
 
@@ -79,6 +82,48 @@ def test_an_expired_lease_gives_the_work_back(plan: Plan, provider: Provider) ->
     assert set(Rollout.objects.values_list("state", "claim")) == {(RolloutState.QUEUED, None)}
     assert sorted(Rollout.objects.values_list("lost_workers", flat=True)) == [0, 1, 1]
     assert runs.work_shard(run.pk) == 3
+
+
+def test_what_a_lost_worker_had_not_begun_goes_back_as_it_was(plan: Plan) -> None:
+    run = plan(calls=2)
+    claim = claims.open_claim(run_id=run.pk, worker="gone:1", exclusive=False)
+    assert claim is not None
+    with transaction.atomic():
+        claims.take(claim_id=claim.pk, run_id=run.pk, limit=2)
+    vanish(claim.pk)
+
+    claims.expire_leases()
+
+    assert set(Rollout.objects.values_list("state", "lost_workers")) == {(RolloutState.QUEUED, 0)}
+
+
+def test_what_lost_a_worker_is_given_last_and_before_its_last_chance_alone(plan: Plan) -> None:
+    run = plan(calls=6)
+    ids = list(run.rollouts.order_by("id").values_list("id", flat=True))
+    Rollout.objects.filter(pk__in=ids[:2]).update(lost_workers=2)
+    Rollout.objects.filter(pk=ids[2]).update(lost_workers=1)
+    claim = claims.open_claim(run_id=run.pk, worker="here:1", exclusive=False)
+    assert claim is not None
+
+    def taken(limit: int) -> list[int]:
+        with transaction.atomic():
+            return [row.rollout_id for row in claims.take(claim_id=claim.pk, run_id=run.pk, limit=limit)]
+
+    assert taken(2) == ids[3:5]
+    assert taken(5) == [ids[5], ids[2]]
+    assert taken(5) == ids[:1]
+    assert taken(5) == []  # the other suspect waits until this one has ended
+    Rollout.objects.filter(pk=ids[0]).update(state="masked", failure_kind="server", claim=None)
+    assert taken(5) == ids[1:2]
+
+
+def test_suspects_are_finished_one_after_the_other(plan: Plan, provider: Provider) -> None:
+    run = plan(calls=4)
+    Rollout.objects.update(lost_workers=2)
+
+    assert runs.work_shard(run.pk) == 4
+
+    assert set(Rollout.objects.values_list("state", flat=True)) == {RolloutState.SCORED}
 
 
 def test_a_lease_that_still_holds_is_left_alone(plan: Plan) -> None:
@@ -187,7 +232,7 @@ def test_a_working_shard_renews_its_lease_while_it_waits(
 
 def test_three_lost_workers_leave_a_rollout_unscored(plan: Plan, provider: Provider) -> None:
     run = plan(calls=2)
-    for _ in range(3):
+    for _ in range(5):  # they take turns: the one that was not lost comes first
         claim_and_vanish(run, limit=1)
         claims.expire_leases()
 
