@@ -1,143 +1,139 @@
-"""Eval throughput of one worker beside a bare aiohttp loop that stores nothing: same provider, same minute.
+"""Eval throughput of one worker beside a bare aiohttp loop that stores nothing, and beside Inspect AI.
 
-    python -m tests.benchmarks.engine --rollouts 4000
+    python -m tests.benchmarks.engine --rollouts 6000 --repetitions 3
 
-Prints rollouts a second, their ratio, and how the database grew. Uses DATABASE_URL, or SQLite in a folder of its own.
+One provider, one machine, one go. Assay runs on SQLite, and on PostgreSQL where DATABASE_URL names one, with the
+settings it ships with. Each measurement stands between two of the bare loop, and its share is of their mean, so that a
+machine which gets slower or faster meanwhile does not decide it. Printed are medians, with the range.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
-import os
-import resource
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import statistics
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
 
-import aiohttp
-
-PROMPT = "You decide how to handle a request. Reply with one JSON object. " * 8
+from tests.benchmarks import inspect_peer, provider
+from tests.benchmarks.house import House, Warm, bare_rate, machine, middle, place, postgres_url, table
 
 
-@contextmanager
-def provider(delay_s: float) -> Iterator[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.benchmarks.provider", str(delay_s)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
-    finally:
-        process.kill()
-        process.wait()
+@dataclass(slots=True)
+class Entry:
+    """Something that is measured: `prepare` is not timed, what it gives goes to `measure`, which says the rate."""
+
+    name: str
+    prepare: Callable[[], Any]
+    measure: Callable[[Any], float]
+    assay: bool
+    rates: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
 
 
-async def bare_loop(url: str, total: int, concurrency: int) -> float:
-    """Rollouts a second of a loop that builds a request, posts it and parses the answer."""
-    numbers = iter(range(total))
+@dataclass(slots=True)
+class Assay:
+    """Assay on one database, and what else is learnt about it."""
 
-    async def worker(session: aiohttp.ClientSession) -> None:
-        for number in numbers:
-            body = json.dumps({"messages": messages(number), "temperature": 0, "max_tokens": 80}).encode()
-            async with session.post(f"{url}/chat/completions", data=body) as response:
-                json.loads(await response.read())
+    house: House
+    url: str
+    rollouts: int
+    concurrency: int
+    warm: Warm
+    plan_s: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    size_before: int = 0
+    worked: int = 0
 
-    start = time.perf_counter()
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        await asyncio.gather(*(worker(session) for _ in range(concurrency)))
-    return total / (time.perf_counter() - start)
+    def plan(self) -> int:
+        planned = self.house.plan(url=self.url, rollouts=self.rollouts, concurrency=self.concurrency)
+        self.plan_s.append(planned["seconds"])
+        self.size_before = self.house.ask("size_bytes")
+        return int(planned["run"])
 
+    def work(self, run: int) -> float:
+        worked = self.house.work(run, self.rollouts)
+        self.peak_bytes = worked["peak_bytes"]
+        return float(worked["rate"])
 
-def messages(number: int) -> list[dict[str, str]]:
-    return [{"role": "system", "content": PROMPT}, {"role": "user", "content": f"Request number {number}."}]
-
-
-def make_run(url: str, total: int, concurrency: int) -> int:
-    from django.contrib.auth.models import Group, User
-
-    from promotion.services import people
-    from rollouts.services import backends, runs, subjects, suites
-
-    people.ensure_roles()
-    name = f"bench-{time.time_ns()}"
-    user = User.objects.create(username=name)
-    user.groups.add(Group.objects.get(name="engineer"))
-    rows = (
-        {
-            "example_id": f"{name}-{number}",
-            "family": "bench",
-            "messages": messages(number),
-            "tools": ["play_song"],
-            "expected": {"decision": "no_tool"},
-        }
-        for number in range(total)
-    )
-    suite = suites.seal(name=name, data="\n".join(map(json.dumps, rows)).encode(), by=user)
-    backend = backends.save(
-        name=name, kind="openai_compatible", config={"base_url": url}, by=user, concurrency=concurrency
-    )
-    subject = subjects.remote_subject(
-        model=name, backend_name=backend.name, sampling={"temperature": 0, "max_tokens": 80}
-    )
-    start = time.perf_counter()
-    run = runs.plan(subject=subject, suite=suite, backend=backend, by=user)
-    print(f"planned {total} rollouts in {time.perf_counter() - start:.2f} s")
-    return run.pk
-
-
-def database_bytes() -> int:
-    from django.conf import settings
-    from django.db import connection
-
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute("SELECT pg_database_size(current_database())")
-            return int(cursor.fetchone()[0])
-        cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return os.path.getsize(settings.DATABASES["default"]["NAME"])
+    def growth(self) -> float:
+        """Bytes a rollout of the last run, without its plan."""
+        return float((self.house.ask("size_bytes") - self.size_before) / self.rollouts)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rollouts", type=int, default=4000)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rollouts", type=int, default=6000)
+    parser.add_argument("--inspect-samples", type=int, default=1000, help="fewer, because it is slow")
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--delay-s", type=float, default=0.05)
+    parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
-    os.environ.setdefault("ASSAY_VAR", tempfile.mkdtemp(prefix="assay-bench-"))
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "promotion.settings")
-    os.environ["ASSAY_SHARD_SECONDS"] = "600"
-    import django
+    print(machine())
+    print(f"{options.concurrency} in flight, answers after {options.delay_s * 1000:.0f} ms", end="\n\n")
+    with ExitStack() as stack:
+        url = stack.enter_context(provider.running(options.delay_s))
+        houses = []
+        for postgres in dict.fromkeys(["", postgres_url()]):
+            environment = stack.enter_context(place(postgres=postgres))
+            house = stack.enter_context(House(environment))
+            warm = house.warm_up(url=url, concurrency=options.concurrency)
+            houses.append(Assay(house, url, options.rollouts, options.concurrency, warm))
+        loop = houses[0].warm.loop
+        entries = [Entry(f"Assay, {one.warm.database}", one.plan, one.work, assay=True) for one in houses]
+        if reason := inspect_peer.missing():
+            print(reason, end="\n\n")
+        else:
+            entries += _inspect_entries(url, options)
 
-    django.setup()
-    from django.conf import settings
-    from django.core.management import call_command
-    from django.db import connection
+        def bare() -> float:
+            return bare_rate(url=url, rollouts=options.rollouts, concurrency=options.concurrency, loop=loop)
 
-    settings.SHARD_SECONDS = 100_000
-    call_command("migrate", verbosity=0)
-    from rollouts.services import runs
+        bares = [bare()]
+        for _ in range(options.repetitions):
+            for entry in entries:
+                prepared = entry.prepare()
+                entry.rates.append(entry.measure(prepared))
+                bares.append(bare())
+                entry.shares.append(entry.rates[-1] / statistics.mean(bares[-2:]))
+        _report(entries, bares)
+        for one in houses:
+            print(
+                f"\n{one.warm.database}: planned {options.rollouts} rollouts in {statistics.median(one.plan_s):.2f} s "
+                f"(not in the rate); {one.growth():.0f} bytes of database a rollout; peak memory "
+                f"{one.peak_bytes / (1 << 20):.0f} MiB; event loop {one.warm.loop}"
+            )
 
-    with provider(options.delay_s) as url:
-        run_id = make_run(url, options.rollouts, options.concurrency)
-        before = database_bytes()
-        bare = asyncio.run(bare_loop(url, options.rollouts, options.concurrency))
-        start = time.perf_counter()
-        done = runs.work_shard(run_id)
-        ours = done / (time.perf_counter() - start)
-        bare = (bare + asyncio.run(bare_loop(url, options.rollouts, options.concurrency))) / 2
-    growth = (database_bytes() - before) / options.rollouts
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(
-        f"database {connection.vendor}, {options.concurrency} in flight, answers after {options.delay_s * 1000:.0f} ms"
-    )
-    print(f"bare aiohttp loop {bare:8.0f} rollouts/s")
-    print(f"Assay, one worker {ours:8.0f} rollouts/s = {ours / bare:.0%} of it")
-    print(f"database growth {growth:.0f} bytes a rollout; peak memory {peak:.0f} MiB")
+
+def _inspect_entries(url: str, options: argparse.Namespace) -> list[Entry]:
+    def entry(name: str, settings: dict[str, Any]) -> Entry:
+        def measure(_: None) -> float:
+            found = inspect_peer.measure(
+                url=url, samples=options.inspect_samples, concurrency=options.concurrency, settings=settings
+            )
+            return float(found["rate"])
+
+        return Entry(f"Inspect AI, {name}", lambda: None, measure, assay=False)
+
+    return [entry(name, settings) for name, settings in inspect_peer.CONFIGURATIONS.items()]
+
+
+def _report(entries: list[Entry], bares: list[float]) -> None:
+    peers = [entry for entry in entries if not entry.assay]
+    rows = [["bare aiohttp loop, stores nothing", middle(bares), "", *([""] * len(peers))]]
+    for entry in entries:
+        share = middle([100 * share for share in entry.shares], ".0f" if entry.assay else ".1f")
+        # of shares, because those are free of the machine's drift
+        times = [
+            f"{statistics.median(entry.shares) / statistics.median(peer.shares):.1f}" if entry.assay else ""
+            for peer in peers
+        ]
+        rows.append([entry.name, middle(entry.rates, ".0f" if entry.assay else ".1f"), share, *times])
+    head = ["", "rollouts/s", "% of bare", *(f"times {peer.name}" for peer in peers)]
+    print(table(head, rows))
 
 
 if __name__ == "__main__":
