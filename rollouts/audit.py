@@ -28,6 +28,7 @@ ACTIONS: dict[str, str] = {
     "backend.saved": "A backend got a new revision.",
     "base_model.registered": "A base model was registered.",
     "suite.sealed": "A suite was sealed.",
+    "transcript.saved": "A recorded transcript was stored.",
     "run.planned": "An eval run was planned and its rollouts written.",
     "run.scored": "An eval run closed with its counts.",
     "run.failed": "An eval run cannot be trusted or cannot go on.",

@@ -19,6 +19,7 @@ from rollouts import audit
 from rollouts.errors import Conflict, InvalidInput, NotFound
 from rollouts.hashing import sha256_json
 from rollouts.models import Case, Suite
+from rollouts.scoring import SCORER_METRICS
 from rollouts.statistics import minimum_n_for_bound
 
 SUITE_DIGEST = r"^[0-9a-f]{64}$"
@@ -98,7 +99,7 @@ def validate(document: Any) -> Document:
 
 
 def _suite_sizes(digests: list[str]) -> dict[str, dict[str, Any]]:
-    """Per suite digest: cases in all, with a call expected, with none, and per family the cases with none."""
+    """Per suite digest its name, its scorer, and per family the cases in all and those with a call expected."""
     found: dict[str, dict[str, Any]] = {}
     for index, digest in enumerate(digests):
         suite = Suite.objects.filter(digest=digest).first()
@@ -106,12 +107,18 @@ def _suite_sizes(digests: list[str]) -> dict[str, dict[str, Any]]:
             raise InvalidInput(
                 f"document.suites.{index}.digest", f"no sealed suite has the digest {digest[:12]}."
             )
+        if suite.scorer == "judge":
+            raise InvalidInput(
+                f"document.suites.{index}.digest",
+                f"{suite} is scored by a judge, and a judge's word is no evidence for a gate yet. "
+                "Use a suite that a program scores.",
+            )
         rows = Case.objects.filter(suite=suite).order_by().values("family")
         families = {
             row["family"]: (row["n"], row["calls"])
             for row in rows.annotate(n=Count("id"), calls=Count("id", filter=Q(expects_call=True)))
         }
-        found[digest] = {"name": suite.name, "families": families}
+        found[digest] = {"name": suite.name, "scorer": suite.scorer, "families": families}
     return found
 
 
@@ -128,6 +135,13 @@ def _check_entry(where: str, params: Params, sizes: dict[str, dict[str, Any]]) -
     metric = getattr(params, "metric", None)
     if metric is None:
         return
+    measured = SCORER_METRICS[suite["scorer"]]
+    if metric not in measured:
+        raise InvalidInput(
+            f"{where}.metric",
+            f"{metric} is not measured by {suite['scorer']}, which scores {suite['name']}. "
+            f"It measures {', '.join(measured)}.",
+        )
     counts = {name: _applicable(metric, n, calls) for name, (n, calls) in suite["families"].items()}
     if not sum(counts.values()):
         raise InvalidInput(f"{where}.metric", f"no case of {suite['name']} has the metric {metric}.")

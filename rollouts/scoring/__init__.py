@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollouts.scoring import decision
+from rollouts.scoring import decision, function_call, rules
 from rollouts.scoring.base import Answer, Score
 
 # the metrics that each scorer measures; a policy can ask a suite for no other
 SCORER_METRICS: dict[str, tuple[str, ...]] = {
     "decision": ("decision", "tool", "exact", "safe", "json_valid"),
+    "function_call": ("decision", "tool", "exact", "safe", "json_valid"),
+    "rules": ("tool", "exact"),
+    "judge": ("exact",),
 }
 
 
 def score(scorer: str, content: Mapping[str, Any], answer: Answer) -> Score:
-    """Scores one answer to a case. Never raises because of the answer."""
-    assert scorer in SCORER_METRICS, scorer
-    return _decision(content, answer)
+    """Scores one answer to a case. Never raises because of the answer.
+
+    What a judge scores is scored by `judge.read` from the judge's reply, not here.
+    """
+    assert scorer in _SCORERS, scorer
+    return _SCORERS[scorer](content, answer)
 
 
 def _decision(content: Mapping[str, Any], answer: Answer) -> Score:
-    tools = content["tools"]
-    named = not tools or isinstance(tools[0], str)
+    # a suite may give some tools by name alone
+    described = [tool for tool in content["tools"] if isinstance(tool, Mapping)]
     result = decision.score(
         expected=content["expected"],
-        tools=tools if named else [tool["name"] for tool in tools],
+        tools=[tool["name"] if isinstance(tool, Mapping) else tool for tool in content["tools"]],
         answer=answer.text or "",
         finish_reason=answer.finish_reason,
-        tool_schemas=None if named else {tool["name"]: tool.get("parameters", {}) for tool in tools},
+        tool_schemas={tool["name"]: tool.get("parameters", {}) for tool in described},
     )
     answer_class = str(result.answer_class)
     if answer.reasoning_only and answer_class == "empty":
@@ -44,3 +50,10 @@ def _decision(content: Mapping[str, Any], answer: Answer) -> Score:
         arguments_valid=result.arguments_valid,
         details={"reason": result.detail} if result.detail else None,
     )
+
+
+_SCORERS: dict[str, Callable[[Mapping[str, Any], Answer], Score]] = {
+    "decision": _decision,
+    "function_call": function_call.score,
+    "rules": rules.score,
+}

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from jsonschema import Draft202012Validator
-from referencing import Registry
+from rollouts.scoring.schemas import schema_accepts
 
 MAX_DEPTH = 100
 MAX_SAFE_INTEGER = 2**53 - 1
@@ -170,18 +169,6 @@ def json_equal(left: Any, right: Any) -> bool:
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         return len(left) == len(right) and all(map(json_equal, left, right))
     return bool(left == right)
-
-
-def schema_accepts(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Whether the arguments satisfy a JSON schema (2020-12), which must be valid. Never fetches a reference.
-
-    Arguments nested so deeply that validation runs out of stack do not satisfy it.
-    """
-    try:
-        # An explicit registry: the default one would load unknown references over the network.
-        return bool(Draft202012Validator(schema, registry=Registry()).is_valid(arguments))
-    except RecursionError:
-        return False
 
 
 def shape_problem(body: Mapping[str, Any]) -> str:

@@ -13,17 +13,15 @@ from rollouts.races import settled
 from rollouts.services.names import require_slug
 from rollouts.suite_format import ParsedSuite, parse_suite
 
-SCORER = "decision"
 
-
-def seal(*, name: str, data: bytes, by: User, source: str = "") -> Suite:
+def seal(*, name: str, data: bytes, by: User, source: str = "", scorer: str = "decision") -> Suite:
     """Seal the cases of a JSONL file as the next version of a suite; the same content again gives the suite there is.
 
-    Raises `InvalidInput` with line and field; then nothing is written.
+    `scorer` is one of `suite_format.SCORERS`. Raises `InvalidInput` with line and field; then nothing is written.
     """
     permissions.require_can_register(by)
     require_slug("name", name)
-    parsed = parse_suite(data, source=source or name)
+    parsed = parse_suite(data, source=source or name, scorer=scorer)
     return settled(lambda: _keep(name, parsed, by, source))
 
 
@@ -38,7 +36,7 @@ def _keep(name: str, parsed: ParsedSuite, by: User, source: str) -> Suite:
         name=name,
         version=(last or 0) + 1,
         digest=parsed.digest,
-        scorer=SCORER,
+        scorer=parsed.scorer,
         case_count=len(parsed.cases),
         source=source[:200],
         sealed_at=timezone.now(),
@@ -52,8 +50,8 @@ def _keep(name: str, parsed: ParsedSuite, by: User, source: str) -> Suite:
                 key=case.key,
                 family=case.family,
                 group=case.group,
-                content=dict(case.content),
-                expects_call=case.expected["decision"] == "call",
+                content=case.content,
+                expects_call=case.expects_call,
                 digest=case.digest,
             )
             for position, case in enumerate(parsed.cases)

@@ -19,7 +19,6 @@ from rollouts.backends.transcript import MAX_TRANSCRIPT_BYTES, Transcript, parse
 from rollouts.errors import Conflict, InvalidInput, NotFound
 from rollouts.models import Artifact, AuditEvent, CallPurpose, CallState, EvalRun, ModelCall, Payload
 
-audit.register_actions({"transcript.saved": "A recorded transcript was stored."})
 # what a plug-in was asked never went over HTTP
 REPLAYABLE_DIALECT = "openai.chat"
 PAYLOADS_AT_ONCE = 200

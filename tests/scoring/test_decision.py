@@ -73,7 +73,12 @@ def test_recorded_answers_give_the_recorded_counts(round_name, suite):
     scores = []
     for row in rows:
         case = cases[row["example_id"]]
-        result = judge(row["raw_output"], case.expected, finish_reason=row["finish_reason"], tools=case.tools)
+        result = judge(
+            row["raw_output"],
+            case.content["expected"],
+            finish_reason=row["finish_reason"],
+            tools=case.content["tools"],
+        )
         # Not only the sums: each case agrees with the record.
         assert result.json_valid is row["json_valid"], row["example_id"]
         assert result.proposal.decision == row["decision"] or row["decision"] is None, row["example_id"]

@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts import suite_format
 from rollouts.errors import InvalidInput
 from rollouts.hashing import sha256_json
-from rollouts.suite_format import parse_suite
+from rollouts.suite_format import digest_of_cases, lines, parse_suite, parts
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "toolcaller-smollm2"
 SIZES = {"regression": 200, "generalization": 150, "fabrication": 160, "gauntlet": 200, "smoke": 24}
+DIGESTS = {
+    "regression": "29ed0caf06189fb236d4702bed4596f831388006598e131e365d54132bb395a7",
+    "fabrication": "1c28fbfed7ec2772c7f25d278bebde45916a89d802b478ef8f3a70139bce29a0",
+    "smoke": "aab893c8e61c870615be154aee7ed6777da62c653f98353ba4769dd905f02bd6",
+}
 CALL = {"decision": "call", "tool": "set_volume", "arguments": {"level": 3}}
 SCHEMA = {"type": "object", "properties": {"level": {"type": "integer"}}, "additionalProperties": False}
 ABSENT = object()
@@ -60,11 +64,11 @@ def refusal(data: bytes) -> InvalidInput:
 def test_a_row_gives_a_case_without_its_reference_answer():
     case = parse(row()).cases[0]
     assert (case.key, case.group, case.family) == ("case_1", "group_1", "music")
-    assert [message["role"] for message in case.messages] == ["system", "user"]
-    assert case.tools == ("set_volume", "play_song")
-    assert case.tool_schemas is None
-    assert case.expected == CALL
-    assert case.tags == {"explicit": True}
+    assert [message["role"] for message in case.content["messages"]] == ["system", "user"]
+    assert case.content["tools"] == ["set_volume", "play_song"]
+    assert case.content["expected"] == CALL
+    assert case.content["tags"] == {"explicit": True}
+    assert case.expects_call
     assert case.digest == sha256_json(case.content)
     assert "assistant" not in json.dumps(case.content)
 
@@ -75,6 +79,24 @@ def test_the_suite_digest_is_that_of_format_scorer_and_contents_in_file_order():
     contents = [case.content for case in suite.cases]
     assert suite.digest == sha256_json({"format": 1, "scorer": "decision", "cases": contents})
     assert parse(second, first).digest != suite.digest
+
+
+def test_the_digest_of_a_decision_suite_is_what_it_always_was():
+    second = row(
+        example_id="case_2", tools=[{"name": "set_volume", "parameters": {"type": "object"}}, "play_song"]
+    )
+    digest = "330a8b7525a5bf22b115a9101800513ebf15c3cb5a15b9520b9e4761ae0d05fd"
+    suite = parse(row(), second)
+    assert suite.digest == digest
+    assert digest_of_cases([case.content for case in suite.cases]) == digest
+
+
+@pytest.mark.parametrize(("suite", "digest"), DIGESTS.items())
+def test_the_demo_suites_have_the_digests_they_always_had(suite, digest):
+    if not DATA.exists():
+        pytest.skip(f"demo data missing: {DATA}")
+    data = (DATA / "suites" / f"{suite}.jsonl").read_bytes()
+    assert parse_suite(data, source=suite).digest == digest
 
 
 def test_line_ends_blank_lines_and_key_order_do_not_change_the_digest():
@@ -104,7 +126,7 @@ def test_anything_that_shapes_prompt_score_or_grouping_changes_the_digest(change
 
 def test_the_expected_proposal_may_come_from_the_assistant_message_alone():
     assert parse(row(expected=ABSENT)).digest == parse(row()).digest
-    assert parse(row(expected=ABSENT, decision=ABSENT)).cases[0].expected == CALL
+    assert parse(row(expected=ABSENT, decision=ABSENT)).cases[0].content["expected"] == CALL
 
 
 def test_the_group_falls_back_to_group_id_and_then_to_the_key():
@@ -115,8 +137,6 @@ def test_the_group_falls_back_to_group_id_and_then_to_the_key():
 def test_tools_given_as_objects_keep_their_schemas_and_descriptions():
     tool = {"name": "set_volume", "description": "loudness", "parameters": SCHEMA}
     case = parse(row(tools=[tool, "play_song"])).cases[0]
-    assert case.tools == ("set_volume", "play_song")
-    assert case.tool_schemas == {"set_volume": SCHEMA}
     assert case.content["tools"] == [tool, "play_song"]
 
 
@@ -138,8 +158,9 @@ def test_a_foundry_row_without_tools_has_those_of_its_prompt():
             role="chat",
         )
     ).cases[0]
-    assert case.tools == ("read_file", "ask_user")
-    assert case.tags == {"explicit": True, "role": "chat"}
+    assert case.content["tools"] == ["read_file", "ask_user"]
+    assert case.content["tags"] == {"explicit": True, "role": "chat"}
+    assert not case.expects_call
 
 
 @pytest.mark.parametrize("suite", SIZES)
@@ -158,7 +179,7 @@ def test_the_rows_that_name_their_tool_can_be_picked_by_line():
     named = b"".join(line for line in data.splitlines(keepends=True) if json.loads(line)["explicit"])
     parsed = parse_suite(named, source="named_tools")
     assert len(parsed.cases) == 75
-    assert all(case.tags["explicit"] is True for case in parsed.cases)
+    assert all(case.content["tags"]["explicit"] is True for case in parsed.cases)
     whole = {case.key: case.digest for case in parse_suite(data, source="generalization").cases}
     assert all(whole[case.key] == case.digest for case in parsed.cases)
 
@@ -172,6 +193,7 @@ FAULTS = [
     ({"example_id": "x" * 201}, "example_id"),
     ({"family": ABSENT}, "family"),
     ({"family": None}, "family"),
+    ({"family": "x" * 101}, "family"),
     ({"lineage_group_id": 3}, "lineage_group_id"),
     ({"messages": ABSENT}, "messages"),
     ({"messages": []}, "messages"),
@@ -292,15 +314,15 @@ def test_a_file_without_cases_or_with_a_byte_order_mark_is_refused(data, says):
 
 def test_a_case_beyond_the_size_limit_is_refused_and_one_at_it_is_not(monkeypatch):
     data = jsonl(row())
-    monkeypatch.setattr(suite_format, "MAX_CASE_BYTES", len(data))
+    monkeypatch.setattr(lines, "MAX_CASE_BYTES", len(data))
     assert len(parse_suite(data, source="s").cases) == 1
-    monkeypatch.setattr(suite_format, "MAX_CASE_BYTES", len(data) - 1)
+    monkeypatch.setattr(lines, "MAX_CASE_BYTES", len(data) - 1)
     assert refusal(data).field == "line 1"
 
 
 def test_a_suite_beyond_the_size_limit_is_refused(monkeypatch):
     data = jsonl(row())
-    monkeypatch.setattr(suite_format, "MAX_SUITE_BYTES", len(data) - 1)
+    monkeypatch.setattr(lines, "MAX_SUITE_BYTES", len(data) - 1)
     assert "split it" in refusal(data).message
 
 
@@ -308,7 +330,7 @@ def test_a_schema_that_exhausts_the_stack_while_checked_is_refused(monkeypatch):
     def exhaust(schema):
         raise RecursionError
 
-    monkeypatch.setattr(suite_format.Draft202012Validator, "check_schema", exhaust)
+    monkeypatch.setattr(parts.Draft202012Validator, "check_schema", exhaust)
     error = refusal(jsonl(row(tools=["set_volume", {"name": "t", "parameters": {}}])))
     assert error.field == "line 1: tools[1].parameters"
 
