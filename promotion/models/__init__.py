@@ -1,9 +1,17 @@
 from promotion.models.approvals import Approval, Decision, Meaning
-from promotion.models.candidates import CANDIDATE_MOVES, OPEN_STATES, Candidate, CandidateState
+from promotion.models.candidates import (
+    CANDIDATE_MOVES,
+    OPEN_STATES,
+    Candidate,
+    CandidateDataset,
+    CandidateState,
+    DatasetRole,
+)
 from promotion.models.evidence import Evidence, GateResult
 from promotion.models.policies import Policy
 from promotion.models.registry import Export, RegistryEntry
 from promotion.models.tracks import Alias, AliasMove, Track
+from promotion.models.waivers import Waiver
 
 __all__ = [
     "CANDIDATE_MOVES",
@@ -12,7 +20,9 @@ __all__ = [
     "AliasMove",
     "Approval",
     "Candidate",
+    "CandidateDataset",
     "CandidateState",
+    "DatasetRole",
     "Decision",
     "Evidence",
     "Export",
@@ -21,4 +31,5 @@ __all__ = [
     "Policy",
     "RegistryEntry",
     "Track",
+    "Waiver",
 ]

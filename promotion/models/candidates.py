@@ -46,6 +46,8 @@ class Candidate(models.Model):
     adapter_source_sha256 = models.CharField(max_length=64)
     outtype = models.CharField(max_length=8, default="f16")
     baseline = models.BooleanField(default=False)
+    # of the tool schemas that it was trained for and that its runtime shows; "" where nobody said
+    tool_schema_sha256 = models.CharField(max_length=64, blank=True)
     state = models.CharField(max_length=16, choices=CandidateState, default=CandidateState.SUBMITTED)
     gguf = models.ForeignKey("rollouts.Artifact", models.PROTECT, null=True, related_name="+")
     verification = models.JSONField(null=True)  # promotion.export.verify's report
@@ -87,3 +89,25 @@ class Candidate(models.Model):
 
     def __str__(self) -> str:
         return f"{self.track}/{self.name}"
+
+
+class DatasetRole(models.TextChoices):
+    TRAIN = "train"
+    EVAL = "eval"  # watched while it was trained, so seen
+
+
+class CandidateDataset(models.Model):
+    """What a candidate says it was made from."""
+
+    candidate = models.ForeignKey(Candidate, models.PROTECT, related_name="dataset_uses")
+    dataset = models.ForeignKey("rollouts.Dataset", models.PROTECT, related_name="+")
+    role = models.CharField(max_length=5, choices=DatasetRole)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(fields=["candidate", "dataset"], name="candidatedataset_once"),
+            models.CheckConstraint(
+                condition=Q(role__in=DatasetRole.values), name="candidatedataset_known_role"
+            ),
+        ]

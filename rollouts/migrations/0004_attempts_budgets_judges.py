@@ -5,200 +5,290 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('rollouts', '0003_evalrun_reopened_by'),
+        ("rollouts", "0003_evalrun_reopened_by"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Pace',
+            name="Pace",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('backend_name', models.SlugField(max_length=100, unique=True)),
-                ('next_at', models.DateTimeField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("backend_name", models.SlugField(max_length=100, unique=True)),
+                ("next_at", models.DateTimeField()),
             ],
         ),
         migrations.RemoveConstraint(
-            model_name='modelcall',
-            name='modelcall_answered_has_response',
+            model_name="modelcall",
+            name="modelcall_answered_has_response",
         ),
         migrations.RemoveConstraint(
-            model_name='rollout',
-            name='rollout_scored_has_scores',
+            model_name="rollout",
+            name="rollout_scored_has_scores",
         ),
         migrations.RemoveConstraint(
-            model_name='rollout',
-            name='rollout_only_scored_has_scores',
+            model_name="rollout",
+            name="rollout_only_scored_has_scores",
         ),
         migrations.AddField(
-            model_name='backend',
-            name='requests_per_minute',
+            model_name="backend",
+            name="requests_per_minute",
             field=models.PositiveIntegerField(null=True),
         ),
         migrations.AddField(
-            model_name='claim',
-            name='cost_microusd',
+            model_name="claim",
+            name="cost_microusd",
             field=models.PositiveBigIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='claim',
-            name='done',
+            model_name="claim",
+            name="done",
             field=models.PositiveIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='claim',
-            name='masked',
+            model_name="claim",
+            name="masked",
             field=models.PositiveIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='claim',
-            name='reserved_microusd',
+            model_name="claim",
+            name="reserved_microusd",
             field=models.PositiveBigIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='claim',
-            name='reserved_tokens',
+            model_name="claim",
+            name="reserved_tokens",
             field=models.PositiveBigIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='evalrun',
-            name='budget',
+            model_name="evalrun",
+            name="budget",
             field=models.JSONField(null=True),
         ),
         migrations.AddField(
-            model_name='evalrun',
-            name='independence',
-            field=models.CharField(default='independent', max_length=12),
+            model_name="evalrun",
+            name="independence",
+            field=models.CharField(default="independent", max_length=12),
         ),
         migrations.AddField(
-            model_name='evalrun',
-            name='judge_backend',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.backend'),
+            model_name="evalrun",
+            name="judge_backend",
+            field=models.ForeignKey(
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="rollouts.backend",
+            ),
         ),
         migrations.AddField(
-            model_name='evalrun',
-            name='judge_model',
+            model_name="evalrun",
+            name="judge_model",
             field=models.CharField(blank=True, max_length=200),
         ),
         migrations.AddField(
-            model_name='evalrun',
-            name='reuse',
+            model_name="evalrun",
+            name="reuse",
             field=models.BooleanField(default=False),
         ),
         migrations.AddField(
-            model_name='evalrun',
-            name='spent_calls',
+            model_name="evalrun",
+            name="spent_calls",
             field=models.PositiveIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='evalrun',
-            name='spent_microusd',
+            model_name="evalrun",
+            name="spent_microusd",
             field=models.PositiveBigIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='evalrun',
-            name='spent_tokens',
+            model_name="evalrun",
+            name="spent_tokens",
             field=models.PositiveBigIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='modelcall',
-            name='purpose',
-            field=models.CharField(choices=[('policy', 'Policy'), ('judge', 'Judge')], default='policy', max_length=10),
+            model_name="modelcall",
+            name="purpose",
+            field=models.CharField(
+                choices=[("policy", "Policy"), ("judge", "Judge")], default="policy", max_length=10
+            ),
         ),
         migrations.AddField(
-            model_name='rollout',
-            name='answered_by',
-            field=models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.invocation'),
+            model_name="rollout",
+            name="answered_by",
+            field=models.ForeignKey(
+                db_index=False,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="rollouts.invocation",
+            ),
         ),
         migrations.AddField(
-            model_name='rollout',
-            name='arguments_valid',
+            model_name="rollout",
+            name="arguments_valid",
             field=models.BooleanField(null=True),
         ),
         migrations.AddField(
-            model_name='rollout',
-            name='attempt_key',
+            model_name="rollout",
+            name="attempt_key",
             field=models.CharField(blank=True, max_length=64),
         ),
         migrations.AddField(
-            model_name='rollout',
-            name='avoided_microusd',
+            model_name="rollout",
+            name="avoided_microusd",
             field=models.PositiveBigIntegerField(null=True),
         ),
         migrations.AddField(
-            model_name='rollout',
-            name='cost_microusd',
+            model_name="rollout",
+            name="cost_microusd",
             field=models.PositiveBigIntegerField(null=True),
         ),
         migrations.AddField(
-            model_name='rollout',
-            name='details',
+            model_name="rollout",
+            name="details",
             field=models.JSONField(null=True),
         ),
         migrations.AddField(
-            model_name='rollout',
-            name='reason_code',
+            model_name="rollout",
+            name="reason_code",
             field=models.BooleanField(null=True),
         ),
         migrations.AddField(
-            model_name='rollout',
-            name='score',
+            model_name="rollout",
+            name="score",
             field=models.FloatField(null=True),
         ),
         migrations.AddField(
-            model_name='rollout',
-            name='tool_evidence',
+            model_name="rollout",
+            name="tool_evidence",
             field=models.CharField(blank=True, max_length=10),
         ),
         migrations.AlterField(
-            model_name='modelcall',
-            name='invocation',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='calls', to='rollouts.invocation'),
+            model_name="modelcall",
+            name="invocation",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="calls",
+                to="rollouts.invocation",
+            ),
         ),
         migrations.AlterField(
-            model_name='modelcall',
-            name='request',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.payload'),
+            model_name="modelcall",
+            name="request",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="rollouts.payload",
+            ),
         ),
         migrations.AlterField(
-            model_name='modelcall',
-            name='response',
-            field=models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='rollouts.payload'),
+            model_name="modelcall",
+            name="response",
+            field=models.ForeignKey(
+                db_index=False,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="rollouts.payload",
+            ),
         ),
         migrations.AlterField(
-            model_name='rollout',
-            name='case',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='rollouts', to='rollouts.case'),
+            model_name="rollout",
+            name="case",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="rollouts",
+                to="rollouts.case",
+            ),
         ),
         migrations.AlterField(
-            model_name='rollout',
-            name='claim',
-            field=models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='rollouts', to='rollouts.claim'),
+            model_name="rollout",
+            name="claim",
+            field=models.ForeignKey(
+                db_index=False,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="rollouts",
+                to="rollouts.claim",
+            ),
         ),
         migrations.AlterField(
-            model_name='rollout',
-            name='run',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='rollouts', to='rollouts.evalrun'),
+            model_name="rollout",
+            name="run",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="rollouts",
+                to="rollouts.evalrun",
+            ),
         ),
         migrations.AddIndex(
-            model_name='rollout',
-            index=models.Index(condition=models.Q(('state', 'running'), ('answered_by__isnull', False), _connector='OR'), fields=['attempt_key'], name='rollout_by_attempt_key'),
+            model_name="rollout",
+            index=models.Index(
+                condition=models.Q(("state", "running"), ("answered_by__isnull", False), _connector="OR"),
+                fields=["attempt_key"],
+                name="rollout_by_attempt_key",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='modelcall',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'answered'), _negated=True), models.Q(models.Q(('status__isnull', False), ('dialect', 'plugin'), _connector='OR'), ('error_kind', ''), ('response__isnull', False)), _connector='OR'), name='modelcall_answered_has_response'),
+            model_name="modelcall",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "answered"), _negated=True),
+                    models.Q(
+                        models.Q(("status__isnull", False), ("dialect", "plugin"), _connector="OR"),
+                        ("error_kind", ""),
+                        ("response__isnull", False),
+                    ),
+                    _connector="OR",
+                ),
+                name="modelcall_answered_has_response",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'scored'), _negated=True), ('exact__isnull', False), _connector='OR'), name='rollout_scored_has_scores'),
+            model_name="rollout",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "scored"), _negated=True), ("exact__isnull", False), _connector="OR"
+                ),
+                name="rollout_scored_has_scores",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(('state', 'scored'), models.Q(('arguments_valid__isnull', True), ('decision__isnull', True), ('exact__isnull', True), ('json_valid__isnull', True), ('reason_code__isnull', True), ('safe__isnull', True), ('score__isnull', True), ('tool__isnull', True)), _connector='OR'), name='rollout_only_scored_has_scores'),
+            model_name="rollout",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("state", "scored"),
+                    models.Q(
+                        ("arguments_valid__isnull", True),
+                        ("decision__isnull", True),
+                        ("exact__isnull", True),
+                        ("json_valid__isnull", True),
+                        ("reason_code__isnull", True),
+                        ("safe__isnull", True),
+                        ("score__isnull", True),
+                        ("tool__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="rollout_only_scored_has_scores",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='rollout',
-            constraint=models.CheckConstraint(condition=models.Q(('score__isnull', True), models.Q(('score__gte', 0), ('score__lte', 1)), _connector='OR'), name='rollout_score_is_a_share'),
+            model_name="rollout",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("score__isnull", True), models.Q(("score__gte", 0), ("score__lte", 1)), _connector="OR"
+                ),
+                name="rollout_score_is_a_share",
+            ),
         ),
     ]

@@ -2,6 +2,7 @@ from rollouts.models.artifacts import Artifact, BaseModel, Payload, Subject
 from rollouts.models.audit import AuditEvent
 from rollouts.models.backends import Backend, Pace
 from rollouts.models.calls import CallPurpose, CallState, ModelCall
+from rollouts.models.datasets import Dataset, Overlap
 from rollouts.models.idempotency import IdempotencyRecord
 from rollouts.models.runs import (
     ACTIVE_RUN_STATES,
@@ -27,12 +28,14 @@ __all__ = [
     "CallState",
     "Case",
     "Claim",
+    "Dataset",
     "EvalRun",
     "IdempotencyRecord",
     "Invocation",
     "InvocationState",
     "Look",
     "ModelCall",
+    "Overlap",
     "Pace",
     "Payload",
     "Rollout",

@@ -57,6 +57,9 @@ class EvalRun(models.Model):
     server_facts = models.JSONField(
         null=True
     )  # what answered: build, files, template; equal over the whole run
+    peak_memory_bytes = models.PositiveBigIntegerField(
+        null=True
+    )  # of the local model server; null: not known
     error_code = models.CharField(max_length=40, blank=True)
     error_detail = models.TextField(blank=True)
     created_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")

@@ -14,6 +14,11 @@ class Suite(models.Model):
     digest = models.CharField(max_length=64, unique=True)
     scorer = models.CharField(max_length=40)
     case_count = models.PositiveIntegerField()
+    schema_sha256 = models.CharField(
+        max_length=64, blank=True
+    )  # of the tools shown; "" where cases show none
+    # which single feature of the prompts says most of the label (rollouts.leakage); null: not looked for
+    leak = models.JSONField(null=True)
     source = models.CharField(max_length=200, blank=True)
     sealed_at = models.DateTimeField()
     sealed_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
@@ -41,6 +46,8 @@ class Case(models.Model):
     # whether a call is right: `tool` applies only then, `safe` only otherwise
     expects_call = models.BooleanField()
     digest = models.CharField(max_length=64)
+    # of what the model is shown: cases with the same prompt are one observation; "" for suites sealed before it was kept
+    prompt_sha256 = models.CharField(max_length=64, blank=True)
 
     class Meta:
         ordering = ["suite", "position"]
