@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count
 from django.utils import timezone
 
-from promotion.gates.base import METRICS
-from promotion.models import Alias, Candidate, Evidence, Policy
+from promotion.models import Alias, Candidate, Evidence, Policy, Waiver
+from promotion.selectors import datasets_part
+from rollouts import store
 from rollouts.errors import Conflict
 from rollouts.hashing import canonical_bytes, sha256_bytes
-from rollouts.models import Case, EvalRun, Look, Rollout, RolloutState, RunState, Suite
+from rollouts.measurements import Measured, counts, measured, paired
+from rollouts.models import Case, EvalRun, Look, RolloutState, RunState, Suite
 from rollouts.selectors import local_subject_digest
 from rollouts.statistics import percentile_ms
 
-FORMAT = 1
-# metrics that apply only where a call is right, or only where it is wrong; the others apply to every case
-APPLIES = {"tool": True, "safe": False}
+FORMAT = 2
+# what is not measured: the rules, the waivers of them, and who did what
+NOT_MEASURED = ("policy", "waivers", "people")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ def build(candidate: Candidate) -> Built:
     subject = subject_digest(candidate, policy) if policy else None
     champion_subject = subject_digest(champion, policy) if champion and policy else None
     suites = _suites(policy, subject, champion_subject) if policy else []
+    datasets = datasets_part(candidate.pk, [suite["digest"] for suite in suites])
+    waivers = _waivers(candidate)
     document = {
         "format": FORMAT,
         "candidate": {
@@ -82,11 +85,39 @@ def build(candidate: Candidate) -> Built:
         "artifact": _artifact(candidate, subject),
         "policy": _policy(policy),
         "champion": _champion(champion, champion_subject),
+        "datasets": datasets,
         "suites": suites,
-        "people": _people(candidate, policy, suites),
+        "people": _people(candidate, policy, suites, datasets, waivers),
     }
+    # a waiver is of what was measured: of anything else it waives nothing, and does not stand in the document
+    measured_as = measurement_digest(document)
+    document["waivers"] = [waiver for waiver in waivers if waiver["measurement_digest"] == measured_as]
     data = canonical_bytes(document)
     return Built(document, data, sha256_bytes(data))
+
+
+def measurement_digest(document: Mapping[str, Any]) -> str:
+    """The digest of what was measured: of the document without policy, waivers, people and revision."""
+    measured_part = {name: part for name, part in document.items() if name not in NOT_MEASURED}
+    candidate = {name: value for name, value in document["candidate"].items() if name != "revision"}
+    return sha256_bytes(canonical_bytes({**measured_part, "candidate": candidate}))
+
+
+def _waivers(candidate: Candidate) -> list[dict[str, Any]]:
+    granted = Waiver.objects.filter(candidate=candidate, granted_at__isnull=False, ended_at__isnull=True)
+    return [
+        {
+            "gate": waiver.gate,
+            "suite": waiver.suite_digest or None,
+            "measurement_digest": waiver.measurement_digest,
+            "reason": waiver.reason,
+            "requested_by": waiver.requested_by.get_username(),
+            "granted_by": waiver.granted_by.get_username() if waiver.granted_by else None,
+            "granted_at": _time(waiver.granted_at),
+            "expires_at": _time(waiver.expires_at),
+        }
+        for waiver in granted.select_related("requested_by", "granted_by").order_by("id")
+    ]
 
 
 def _artifact(candidate: Candidate, subject: str | None) -> dict[str, Any]:
@@ -101,6 +132,7 @@ def _artifact(candidate: Candidate, subject: str | None) -> dict[str, Any]:
         "base_sha256": candidate.base.artifact_id,
         "chat_template_sha256": candidate.base.chat_template_sha256,
         "outtype": candidate.outtype,
+        "tool_schema_sha256": candidate.tool_schema_sha256 or None,
         "verification": candidate.verification,
     }
 
@@ -119,15 +151,26 @@ def _policy(policy: Policy | None) -> dict[str, Any] | None:
 def _champion(champion: Candidate | None, subject: str | None) -> dict[str, Any] | None:
     if champion is None:
         return None
+    exported = champion.entry.exports.order_by("id").first()
     return {
         "entry": champion.entry.number,
         "name": champion.name,
+        "baseline": champion.baseline,
         "gguf_sha256": champion.gguf_id,
         "subject_digest": subject,
+        # whether there is something to roll back to
+        "stored": champion.gguf_id is not None and store.holds(champion.gguf_id),
+        "exported_as": exported.name if exported else None,
     }
 
 
-def _people(candidate: Candidate, policy: Policy | None, suites: list[dict[str, Any]]) -> dict[str, Any]:
+def _people(
+    candidate: Candidate,
+    policy: Policy | None,
+    suites: list[dict[str, Any]],
+    datasets: list[dict[str, Any]],
+    waivers: list[dict[str, Any]],
+) -> dict[str, Any]:
     ran = [suite[who] for suite in suites for who in ("candidate", "champion") if suite[who]]
     starters = {name for run in ran for name in (run["started_by"], *run["reopened_by"])}
     return {
@@ -136,6 +179,12 @@ def _people(candidate: Candidate, policy: Policy | None, suites: list[dict[str, 
         "policy_created_by": policy.created_by.get_username() if policy and policy.created_by else None,
         "policy_locked_by": policy.locked_by.get_username() if policy and policy.locked_by else None,
         "suites_sealed_by": sorted({suite["sealed_by"] for suite in suites if suite["sealed_by"]}),
+        "datasets_registered_by": sorted(
+            {part["registered_by"] for part in datasets if part["registered_by"]}
+        ),
+        "waivers_by": sorted(
+            {waiver[who] for waiver in waivers for who in ("requested_by", "granted_by") if waiver[who]}
+        ),
     }
 
 
@@ -145,11 +194,8 @@ def _suites(policy: Policy, subject: str | None, champion: str | None) -> list[d
     suites = {s.digest: s for s in Suite.objects.filter(digest__in=wanted).select_related("sealed_by")}
     subjects = [found for found in (subject, champion) if found]
     runs = _runs_that_count(list(suites.values()), subjects, policy)
-    cases = _case_outcomes({run.pk: run.samples for run in runs.values()})
-    families: dict[int, dict[str, int]] = defaultdict(dict)
-    sizes = Case.objects.filter(suite__in=suites.values()).order_by().values_list("suite_id", "family")
-    for suite_id, family, size in sizes.annotate(Count("id")):
-        families[suite_id][family] = size
+    found = measured(runs.values())
+    sizes = _sizes(list(suites.values()))
     looks = {
         (look.suite_id, look.subject.digest): look.number
         for look in Look.objects.filter(
@@ -165,8 +211,29 @@ def _suites(policy: Policy, subject: str | None, champion: str | None) -> list[d
             who: runs.get((suite.pk, found)) if found else None
             for who, found in (("candidate", subject), ("champion", champion))
         }
-        parts.append(_suite_part(suite, families[suite.pk], pair, cases, looks))
+        parts.append(_suite_part(suite, sizes[suite.pk], pair, found, looks))
     return parts
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """Of a suite: cases and distinct prompts, in all and of each family."""
+
+    prompts: set[str] = field(default_factory=set)
+    families: Counter[str] = field(default_factory=Counter)
+    family_prompts: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+
+def _sizes(suites: list[Suite]) -> dict[int, _Sizes]:
+    sizes: dict[int, _Sizes] = defaultdict(_Sizes)
+    rows = Case.objects.filter(suite__in=suites).order_by().values_list("suite_id", "id", "family", "prompt_sha256")
+    for suite_id, case_id, family, prompt in rows.iterator(5000):
+        suite = sizes[suite_id]
+        prompt = prompt or f"case {case_id}"
+        suite.prompts.add(prompt)
+        suite.families[family] += 1
+        suite.family_prompts[family].add(prompt)
+    return sizes
 
 
 def _runs_that_count(
@@ -199,76 +266,11 @@ def keeps_its_place(run: EvalRun) -> bool:
     return run.state != RunState.FAILED
 
 
-@dataclass(slots=True)
-class _Case:
-    """A case's samples reduced to one value a metric: right if all are right, wrong if any is wrong, else missing.
-
-    A sample without row, without score or without this metric is not right: what is gone cannot help.
-    """
-
-    family: str
-    expects_call: bool
-    samples: int
-    right: Counter[str] = field(default_factory=Counter)
-    wrong: set[str] = field(default_factory=set)
-
-    def value(self, metric: str) -> str | None:
-        if metric in APPLIES and APPLIES[metric] is not self.expects_call:
-            return None
-        if metric in self.wrong:
-            return "failures"
-        return "successes" if self.right[metric] == self.samples else "missing"
-
-
-class _RunCases:
-    def __init__(self) -> None:
-        self.cases: dict[int, _Case] = {}
-        self.latencies: list[float] = []
-        self.truncated = 0
-
-
-def _case_outcomes(samples: Mapping[int, int]) -> dict[int, _RunCases]:
-    """Per run id; `samples` gives each run's samples a case."""
-    runs: dict[int, _RunCases] = defaultdict(_RunCases)
-    rows = (
-        Rollout.objects.filter(run_id__in=list(samples))
-        .order_by("id")
-        .values_list(
-            "run_id",
-            "case_id",
-            "case__family",
-            "case__expects_call",
-            "state",
-            "latency_ms",
-            "answer_class",
-            *METRICS,
-        )
-    )
-    for run_id, case_id, family, expects_call, state, latency_ms, answer_class, *values in rows.iterator(
-        2000
-    ):
-        run = runs[run_id]
-        case = run.cases.get(case_id)
-        if case is None:
-            case = run.cases[case_id] = _Case(family, expects_call, samples[run_id])
-        if state != RolloutState.SCORED:
-            continue
-        for metric, value in zip(METRICS, values, strict=True):
-            if value is True:
-                case.right[metric] += 1
-            elif value is False:
-                case.wrong.add(metric)
-        run.truncated += answer_class == "truncated"
-        if latency_ms is not None:
-            run.latencies.append(latency_ms)
-    return runs
-
-
 def _suite_part(
     suite: Suite,
-    families: dict[str, int],
+    sizes: _Sizes,
     pair: dict[str, EvalRun | None],
-    cases: dict[int, _RunCases],
+    found: dict[int, Measured],
     looks: dict[tuple[int, str], int],
 ) -> dict[str, Any]:
     return {
@@ -276,24 +278,33 @@ def _suite_part(
         "name": suite.name,
         "version": suite.version,
         "case_count": suite.case_count,
+        "prompt_count": len(sizes.prompts),
+        "scorer": suite.scorer,
+        "schema_sha256": suite.schema_sha256 or None,
+        "leak": suite.leak,
         "sealed_at": _time(suite.sealed_at),
         "sealed_by": suite.sealed_by.get_username() if suite.sealed_by else None,
-        "families": families,
+        "families": dict(sizes.families),
+        "family_prompts": {family: len(prompts) for family, prompts in sizes.family_prompts.items()},
         **{
-            who: _run_part(run, suite, cases[run.pk], looks.get((run.suite_id, run.subject.digest)))
+            who: _run_part(run, suite, found[run.pk], looks.get((run.suite_id, run.subject.digest)))
             if run
             else None
             for who, run in pair.items()
         },
-        "paired": _paired(pair, cases),
+        "paired": _paired(pair, found),
     }
 
 
-def _run_part(run: EvalRun, suite: Suite, cases: _RunCases, look: int | None) -> dict[str, Any]:
-    by_family: dict[str, list[_Case]] = defaultdict(list)
-    for case in cases.cases.values():
-        by_family[case.family].append(case)
-    latencies = cases.latencies
+def _paired(pair: dict[str, EvalRun | None], found: dict[int, Measured]) -> dict[str, dict[str, int]] | None:
+    candidate, champion = pair["candidate"], pair["champion"]
+    if candidate is None or champion is None:
+        return None
+    return paired(found[candidate.pk].prompts, found[champion.pk].prompts)
+
+
+def _run_part(run: EvalRun, suite: Suite, found: Measured, look: int | None) -> dict[str, Any]:
+    latencies = found.latencies
     return {
         "run": str(run.uid),
         "subject_digest": run.subject.digest,
@@ -304,6 +315,7 @@ def _run_part(run: EvalRun, suite: Suite, cases: _RunCases, look: int | None) ->
         "samples": run.samples,
         "backend": f"{run.backend.name} revision {run.backend.revision}",
         "served": run.server_facts,
+        "independence": run.independence,
         "planned_at": _time(run.created_at),
         "finished_at": _time(run.finished_at),
         "started_by": run.created_by.get_username() if run.created_by else None,
@@ -314,47 +326,18 @@ def _run_part(run: EvalRun, suite: Suite, cases: _RunCases, look: int | None) ->
         "masked": run.masked,
         "unscored": run.unscored,
         "cancelled": run.cancelled,
-        "truncated": cases.truncated,
+        "truncated": found.classes["truncated"],
+        "reasoning_only": found.classes["reasoning_only"],
+        "turns_exhausted": found.classes["turns_exhausted"],
         "latency_ms": {
             "p50": round(percentile_ms(latencies, 50)) if latencies else None,
             "p95": round(percentile_ms(latencies, 95)) if latencies else None,
+            "n": len(latencies),
         },
-        "metrics": _metrics(cases.cases.values()),
-        "families": {family: _metrics(found) for family, found in by_family.items()},
+        "peak_memory_bytes": run.peak_memory_bytes,
+        "metrics": counts(found.prompts),
+        "families": {family: counts(prompts) for family, prompts in found.families.items()},
     }
-
-
-def _metrics(cases: Iterable[_Case]) -> dict[str, dict[str, int]]:
-    counts = {metric: {"successes": 0, "failures": 0, "missing": 0} for metric in METRICS}
-    for case in cases:
-        for metric in METRICS:
-            value = case.value(metric)
-            if value is not None:
-                counts[metric][value] += 1
-    return counts
-
-
-def _paired(pair: dict[str, EvalRun | None], cases: dict[int, _RunCases]) -> dict[str, dict[str, int]] | None:
-    """Per metric over the same cases: both right, lost (right to wrong), won, neither; a missing side is `missing`."""
-    candidate, champion = pair["candidate"], pair["champion"]
-    if candidate is None or champion is None:
-        return None
-    names = {
-        ("successes", "successes"): "both",
-        ("successes", "failures"): "lost",
-        ("failures", "successes"): "won",
-        ("failures", "failures"): "neither",
-    }
-    tables = {metric: dict.fromkeys([*names.values(), "missing"], 0) for metric in METRICS}
-    ours, theirs = cases[candidate.pk].cases, cases[champion.pk].cases
-    for case_id in ours.keys() | theirs.keys():
-        known = ours.get(case_id) or theirs[case_id]
-        for metric in METRICS:
-            if known.value(metric) is None:
-                continue
-            sides = tuple(side[case_id].value(metric) if case_id in side else None for side in (theirs, ours))
-            tables[metric][names.get(sides, "missing")] += 1  # type: ignore[call-overload]
-    return tables
 
 
 def _time(value: datetime | None) -> str | None:

@@ -20,3 +20,13 @@ def die_with_parent(expected_parent: int | None = None) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if expected_parent is not None and os.getppid() != expected_parent:
         os._exit(1)
+
+
+def peak_memory_bytes(pid: int) -> int | None:
+    """The most memory that a process has held at once (VmHWM); None where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii") as status:
+            line = next((line for line in status if line.startswith("VmHWM:")), None)
+    except OSError:
+        return None
+    return int(line.split()[1]) * 1024 if line else None

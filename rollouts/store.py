@@ -31,6 +31,11 @@ def path_of(sha256: str) -> Path:
     return path
 
 
+def holds(sha256: str) -> bool:
+    """Whether the file is there; its bytes are not read."""
+    return _place(sha256).is_file()
+
+
 def _place(sha256: str) -> Path:
     assert len(sha256) == 64 and set(sha256) <= set("0123456789abcdef"), sha256
     return Path(settings.ARTIFACTS_DIR) / sha256[:2] / sha256

@@ -291,6 +291,8 @@ def involved_people(document: dict[str, Any]) -> list[str]:
         people["policy_locked_by"],
         *people["runs_started_by"],
         *people["suites_sealed_by"],
+        *people.get("datasets_registered_by", ()),
+        *people.get("waivers_by", ()),
     ]
     return sorted({name for name in named if name})
 

@@ -67,11 +67,15 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A backend that is ready: where to send requests, with which headers, and what answers there."""
+    """A backend that is ready: where to send requests, with which headers, and what answers there.
+
+    `pid` is the process of a local server, whose memory is measured; None for a remote one.
+    """
 
     base_url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class LlamaCpp(ChatBackend):
                         "server_changed",
                         "The server uses another chat template than the base model was registered with.",
                     )
-                yield Opened(opened.base_url, opened.headers, facts)
+                yield Opened(opened.base_url, opened.headers, facts, process.pid)
             finally:
                 await _stop(process)
 

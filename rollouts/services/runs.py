@@ -46,6 +46,7 @@ from rollouts.models import (
     Subject,
     Suite,
 )
+from rollouts.processes import peak_memory_bytes
 from rollouts.scoring.judge import PROMPT_VERSION, same_model
 from rollouts.services.backends import KEY_PREFIX
 from rollouts.signals import run_closed
@@ -262,6 +263,8 @@ async def _shard(run: EvalRun, claim: Claim, kind: BackendKind) -> int:
         )
         with recorder:
             done = await run_shard(recorder, shard)
+        if opened.pid is not None:
+            await asyncio.to_thread(_keep_peak_memory, run.pk, peak_memory_bytes(opened.pid))
         # asked again after the work: what was measured in between was measured on something else if it changed
         try:
             after = dict(await kind.facts_after(files, opened))
@@ -345,6 +348,15 @@ def _pin_facts(run_id: int, facts: dict[str, Any]) -> None:
         raise BackendUnavailable(
             "server_changed", f"The server changed during the run: {', '.join(changed)}."
         )
+
+
+def _keep_peak_memory(run_id: int, peak: int | None) -> None:
+    """The most that any shard's server needed."""
+    try:
+        less = Q(peak_memory_bytes__isnull=True) | Q(peak_memory_bytes__lt=peak or 0)
+        EvalRun.objects.filter(less, pk=run_id).update(peak_memory_bytes=peak)
+    finally:
+        connection.close()  # of the thread that this runs in
 
 
 def _continue(run_id: int) -> None:

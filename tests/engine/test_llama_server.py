@@ -44,6 +44,17 @@ def test_the_run_says_which_bytes_answered(run: EvalRun) -> None:
     assert facts["build"].startswith("xllamacpp ")
 
 
+def test_the_servers_memory_is_measured_and_its_seeds_are_tried(run: EvalRun) -> None:
+    runs.work_shard(run.pk)
+
+    run.refresh_from_db()
+    base = run.subject.base
+    assert base is not None and run.peak_memory_bytes is not None
+    # it maps the model's file, and does not need many times its size
+    assert 0.3 * base.artifact.size_bytes < run.peak_memory_bytes < 20 * base.artifact.size_bytes
+    assert run.server_facts["same_seed_same_text"] is True
+
+
 def test_the_server_ends_with_its_shard_and_its_key_is_in_no_row(run: EvalRun) -> None:
     runs.work_shard(run.pk)
 

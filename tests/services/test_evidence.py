@@ -16,7 +16,7 @@ from promotion.models import Candidate, CandidateState, Evidence, GateResult
 from promotion.services import gating, policies
 from rollouts.errors import Conflict
 from rollouts.hashing import canonical_bytes, sha256_bytes
-from rollouts.models import Case, EvalRun, Rollout, RunState
+from rollouts.models import Case, EvalRun, Rollout, RolloutState, RunState
 from rollouts.services import runs
 from tests import factories
 from tests.factories import House, floor
@@ -171,7 +171,7 @@ def test_deleting_wrong_answers_from_the_database_does_not_make_a_candidate_pass
 def test_latency_is_of_what_was_scored(house: House) -> None:
     candidate = house.evaluated("cand", masked=3)
 
-    assert suite_part(candidate)["candidate"]["latency_ms"] == {"p50": 12, "p95": 12}
+    assert suite_part(candidate)["candidate"]["latency_ms"] == {"p50": 12, "p95": 12, "n": 27}
 
 
 def test_nothing_scored_has_no_latency_and_no_success(house: House) -> None:
@@ -179,7 +179,7 @@ def test_nothing_scored_has_no_latency_and_no_success(house: House) -> None:
 
     run = suite_part(candidate)["candidate"]
 
-    assert run["latency_ms"] == {"p50": None, "p95": None}
+    assert run["latency_ms"] == {"p50": None, "p95": None, "n": 0}
     assert run["metrics"]["decision"] == {"successes": 0, "failures": 0, "missing": 30}
 
 
@@ -190,7 +190,53 @@ def test_the_document_says_who_touched_what(house: House) -> None:
         "policy_created_by": "administrator",
         "policy_locked_by": "administrator",
         "suites_sealed_by": ["engineer"],
+        "datasets_registered_by": [],
+        "waivers_by": [],
     }
+
+
+def test_cases_with_the_same_prompt_are_one_observation(house: House) -> None:
+    """Three of thirty cases show one prompt: wrong in one of them, so wrong, once."""
+    candidate = house.evaluated("cand", wrong=1)
+    repeated = list(Case.objects.filter(suite=house.suite, expects_call=True).order_by("position")[:3])
+    Case.objects.filter(pk__in=[case.pk for case in repeated]).update(prompt_sha256="a" * 64)
+
+    part = suite_part(candidate)
+
+    assert (part["case_count"], part["prompt_count"]) == (30, 28)
+    assert part["candidate"]["metrics"]["decision"] == {"successes": 27, "failures": 1, "missing": 0}
+    assert part["family_prompts"]["calls"] == part["families"]["calls"] - 2
+
+
+def test_a_masked_case_leaves_its_prompt_without_a_value(house: House) -> None:
+    candidate = house.evaluated("cand", masked=1)
+    masked = Rollout.objects.get(state=RolloutState.MASKED).case
+    other = Case.objects.filter(suite=house.suite, expects_call=masked.expects_call).exclude(pk=masked.pk)[0]
+    Case.objects.filter(pk__in=[masked.pk, other.pk]).update(prompt_sha256="a" * 64)
+
+    counted = suite_part(candidate)["candidate"]["metrics"]["decision"]
+
+    assert counted == {"successes": 28, "failures": 0, "missing": 1}
+
+
+def test_a_run_that_took_answers_from_before_is_no_evidence(house: House) -> None:
+    candidate = house.evaluated("cand")
+    assert suite_part(candidate)["candidate"] is not None
+    EvalRun.objects.update(reuse=True)
+
+    assert suite_part(candidate)["candidate"] is None
+
+
+def test_what_was_measured_has_a_digest_of_its_own(house: House) -> None:
+    """Neither the revision nor the people nor the rules are measurements; a score is one."""
+    candidate = house.evaluated("cand")
+    before = evidence.measurement_digest(build(candidate))
+
+    Candidate.objects.filter(pk=candidate.pk).update(revision=99)
+    assert evidence.measurement_digest(build(candidate)) == before
+
+    Rollout.objects.filter(run__subject__adapter=candidate.gguf, case__position=0).update(exact=False)
+    assert evidence.measurement_digest(build(candidate)) != before
 
 
 def test_a_baselines_evidence_holds_no_measurements_and_no_gates(house: House) -> None:
