@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, F, FilteredRelation, OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.utils import timezone
 
 from rollouts.errors import NotFound
 from rollouts.hashing import sha256_json
@@ -16,6 +20,7 @@ from rollouts.models import (
     Backend,
     BaseModel,
     Case,
+    Claim,
     EvalRun,
     Invocation,
     Look,
@@ -25,8 +30,11 @@ from rollouts.models import (
     Subject,
     Suite,
 )
+from rollouts.reading import Flag, Repeats, repeats_of, run_flags
 
 METRICS = ("decision", "tool", "exact", "safe", "json_valid")
+# what some scorers say beside the metrics; no policy asks for them
+APART = ("reason_code", "arguments_valid")
 MAX_CALLS_SHOWN = 50
 
 
@@ -63,14 +71,97 @@ def runs_where(*, state: str = "", suite: str = "", subject: str = "", label: st
 
 
 def run_by_id(run_id: int) -> EvalRun:
-    run = (
-        EvalRun.objects.select_related("suite", "backend", "subject__base", "created_by")
-        .filter(pk=run_id)
-        .first()
-    )
+    related = ("suite", "backend", "subject__base", "created_by", "judge_backend")
+    run = EvalRun.objects.select_related(*related).filter(pk=run_id).first()
     if run is None:
         raise NotFound("There is no such eval run.")
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is.
+
+    `rate_per_s` counts rollouts that ended under the claims that are open now; None where none is. `cost_microusd` is
+    of all calls so far; None where a backend that is asked has no prices.
+    """
+
+    run_id: int
+    state: str
+    planned: int
+    states: dict[str, int]
+    rate_per_s: float | None
+    cost_microusd: int | None
+    started_at: datetime | None
+
+    @property
+    def left(self) -> int:
+        return self.states["queued"] + self.states["running"]
+
+    @property
+    def done(self) -> int:
+        return self.planned - self.left
+
+    @property
+    def masked(self) -> int:
+        return self.states["masked"]
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until nothing is left, at the present rate; None where nothing moves."""
+        return self.left / self.rate_per_s if self.rate_per_s and self.active else None
+
+    @property
+    def active(self) -> bool:
+        return self.state in ACTIVE_RUN_STATES
+
+
+def progress(run_id: int) -> Progress:
+    """One statement: counts over an index, and sums over the run's few claims. Cheap enough to ask every 2 s."""
+    spent = Claim.objects.filter(run_id=run_id).order_by().values("run_id").annotate(n=Sum("cost_microusd"))
+    rows = list(
+        EvalRun.objects.filter(pk=run_id)
+        .order_by()
+        .annotate(
+            open_claim=FilteredRelation("claims", condition=Q(claims__ended_at__isnull=True)),
+            spent=Subquery(spent.values("n")),
+            **{f"n_{state}": _rollouts_in(run_id, state) for state in RolloutState.values},
+        )
+        .values(
+            *("state", "planned", "started_at", "spent", "judge_backend"),
+            *("open_claim__created_at", "open_claim__done"),
+            *("backend__prompt_price", "backend__completion_price"),
+            *("judge_backend__prompt_price", "judge_backend__completion_price"),
+            *(f"n_{state}" for state in RolloutState.values),
+        )
+    )
+    if not rows:
+        raise NotFound("There is no such eval run.")
+    run = rows[0]
+    asked = ("backend", "judge_backend") if run["judge_backend"] else ("backend",)
+    priced = None not in {run[f"{of}__{side}_price"] for of in asked for side in ("prompt", "completion")}
+    return Progress(
+        run_id=run_id,
+        state=run["state"],
+        planned=run["planned"],
+        states={state: run[f"n_{state}"] for state in RolloutState.values},
+        rate_per_s=_rate([(row["open_claim__created_at"], row["open_claim__done"]) for row in rows]),
+        cost_microusd=(run["spent"] or 0) if priced else None,
+        started_at=run["started_at"],
+    )
+
+
+def _rollouts_in(run_id: int, state: str) -> Coalesce:
+    # the run's id as a value: with OuterRef each would be counted again for every open claim
+    rows = Rollout.objects.filter(run_id=run_id, state=state).order_by().values("run_id")
+    return Coalesce(Subquery(rows.annotate(n=Count("id")).values("n")), 0)
+
+
+def _rate(claims: list[tuple[datetime | None, int]]) -> float | None:
+    """`claims` are (opened at, rollouts ended), or (None, ...) for none. The first second counts as a whole one."""
+    now = timezone.now()
+    held = [(max(1.0, (now - opened).total_seconds()), done) for opened, done in claims if opened is not None]
+    return sum(done / age for age, done in held) if held else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +186,31 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a page shows of a run's rollouts. Latencies are by nearest rank; None: nothing was measured."""
+    """What is read of a run's rollouts. Latencies are by nearest rank; None: nothing was measured.
+
+    `repeats` is None for one sample a case, and where repeats are not proven to be draws of their own. `mean_share` is
+    the mean share of the task done over `shares` rollouts, of scorers that give one.
+    """
 
     run: EvalRun
-    states: dict[str, int]
+    progress: Progress
     failures: list[Failure]
     metrics: list[Metric]
+    apart: list[Metric]
+    answer_classes: dict[str, int]
+    tool_evidence: dict[str, int]
+    mean_share: float | None
+    shares: int
     measured: int
     p50_ms: float | None
     p95_ms: float | None
     look: int | None
+    repeats: Repeats | None
+    flags: list[Flag]
 
     @property
-    def done(self) -> int:
-        return self.run.planned - self.states["queued"] - self.states["running"]
+    def states(self) -> dict[str, int]:
+        return self.progress.states
 
     @property
     def active(self) -> bool:
@@ -119,34 +221,103 @@ class RunSummary:
         without_score = self.states["masked"] + self.states["unscored"] + self.states["cancelled"]
         return self.run.state in {"scored", "cancelled"} and bool(without_score)
 
+    @property
+    def can_rescore(self) -> bool:
+        return self.run.state == "scored" and self.run.judge_backend_id is None
+
+
+_TALLIED = ("state", "failure_kind", "answer_class", "tool_evidence")
+
 
 def run_summary(run: EvalRun) -> RunSummary:
-    """Five queries, whatever the number of rollouts."""
+    """Eight queries at most, whatever the number of rollouts."""
+    now = progress(run.pk)
     rows = run.rollouts.order_by()
-    states = dict.fromkeys(RolloutState.values, 0)
-    failures: list[Failure] = []
-    for state, kind, n in rows.values_list("state", "failure_kind").annotate(n=Count("id")):
-        states[state] += n
-        if kind:
-            failures.append(Failure(state, kind, n))
-    counts = rows.aggregate(
-        measured=Count("latency_ms"),
-        **{f"{metric}_right": Count("id", filter=Q(**{metric: True})) for metric in METRICS},
-        **{f"{metric}_wrong": Count("id", filter=Q(**{metric: False})) for metric in METRICS},
+    # the columns have few values, so that one pass over the rollouts gives a few dozen rows
+    tally = list(
+        rows.values(*_TALLIED).annotate(
+            n=Count("id"),
+            measured=Count("latency_ms"),
+            shares=Count("score"),
+            share_sum=Sum("score"),
+            **{f"{name}_right": Count("id", filter=Q(**{name: True})) for name in (*METRICS, *APART)},
+            **{f"{name}_wrong": Count("id", filter=Q(**{name: False})) for name in (*METRICS, *APART)},
+        )
     )
-    look = Look.objects.filter(suite_id=run.suite_id, subject_id=run.subject_id).values_list(
-        "number", flat=True
-    )
+    kinds = _counted(tally, "state", "failure_kind")
+    failures = [Failure(state, kind, n) for (state, kind), n in kinds.items() if kind]
+    shares = sum(row["shares"] for row in tally)
+    measured = sum(row["measured"] for row in tally)
+    reused, avoided_microusd = _reused(run)
+    look = Look.objects.filter(suite_id=run.suite_id, subject_id=run.subject_id)
     return RunSummary(
         run=run,
-        states=states,
+        progress=now,
         failures=sorted(failures, key=lambda failure: (-failure.n, failure.kind)),
-        metrics=[Metric(name, counts[f"{name}_right"], counts[f"{name}_wrong"]) for name in METRICS],
-        measured=counts["measured"],
-        p50_ms=_percentile(rows, counts["measured"], 50),
-        p95_ms=_percentile(rows, counts["measured"], 95),
-        look=look.first(),
+        metrics=[_metric(tally, name) for name in METRICS],
+        apart=[_metric(tally, name) for name in APART],
+        answer_classes={name: n for (name,), n in _counted(tally, "answer_class").most_common() if name},
+        tool_evidence={name: n for (name,), n in _counted(tally, "tool_evidence").most_common() if name},
+        mean_share=sum(row["share_sum"] or 0.0 for row in tally) / shares if shares else None,
+        shares=shares,
+        measured=measured,
+        p50_ms=_percentile(rows, measured, 50),
+        p95_ms=_percentile(rows, measured, 95),
+        look=look.values_list("number", flat=True).first(),
+        repeats=_repeats(run) if run.samples > 1 and run.independence == "independent" else None,
+        flags=run_flags(
+            planned=run.planned,
+            masked=now.masked,
+            unscored=now.states["unscored"],
+            samples=run.samples,
+            independence=run.independence,
+            reused=reused,
+            avoided_microusd=avoided_microusd,
+            poisoned=sum(failure.n for failure in failures if failure.kind == "worker_lost"),
+            skipped=sum(failure.n for failure in failures if failure.kind == "budget"),
+        ),
     )
+
+
+def _counted(tally: list[dict[str, Any]], *columns: str) -> Counter[tuple[str, ...]]:
+    counts: Counter[tuple[str, ...]] = Counter()
+    for row in tally:
+        counts[tuple(row[column] for column in columns)] += row["n"]
+    return counts
+
+
+def _metric(tally: list[dict[str, Any]], name: str) -> Metric:
+    return Metric(name, *(sum(row[f"{name}_{side}"] for row in tally) for side in ("right", "wrong")))
+
+
+def _reused(run: EvalRun) -> tuple[int, int | None]:
+    """Answers that were taken from other rollouts, and the cost that avoided; None where that is not known."""
+    if not run.reuse:
+        return 0, None
+    taken = run.rollouts.filter(answered_by__isnull=False).exclude(answered_by__rollout_id=F("id"))
+    found = taken.aggregate(n=Count("id"), avoided=Sum("avoided_microusd"))
+    return found["n"], found["avoided"]
+
+
+def _repeats(run: EvalRun) -> Repeats:
+    """One query, one row a case."""
+    scored = Q(state=RolloutState.SCORED)
+    cases = (
+        run.rollouts.order_by()
+        .values("case_id")
+        .annotate(
+            right=Count("id", filter=Q(exact=True)),
+            scored=Count("id", filter=scored),
+            answers=Count("answer", filter=scored),
+            distinct=Count("answer", filter=scored, distinct=True),
+        )
+    )
+    counts: Counter[tuple[int, int]] = Counter()
+    answers = distinct = 0
+    for row in cases.values_list("right", "scored", "answers", "distinct"):
+        counts[row[0], row[1]] += 1
+        answers, distinct = answers + row[2], distinct + row[3]
+    return repeats_of(counts, samples=run.samples, answers=answers, distinct_answers=distinct)
 
 
 def _percentile(rows: QuerySet[Rollout], measured: int, q: int) -> float | None:
@@ -163,30 +334,45 @@ def _percentile(rows: QuerySet[Rollout], measured: int, q: int) -> float | None:
 
 
 def rollouts_where(
-    run: EvalRun, *, state: str = "", family: str = "", wrong: str = "", kind: str = "", key: str = ""
+    run: EvalRun,
+    *,
+    state: str = "",
+    family: str = "",
+    wrong: str = "",
+    kind: str = "",
+    read_as: str = "",
+    key: str = "",
 ) -> QuerySet[Rollout]:
-    """A run's rollouts by state, family, a metric that is wrong, failure kind, and the case's key."""
+    """A run's rollouts by state, family, what is wrong, failure kind, class of the answer, and the case's key."""
     rollouts = run.rollouts.select_related("case")
     if state:
         rollouts = rollouts.filter(state=state)
     if family:
         rollouts = rollouts.filter(case__family=family)
     if wrong:
-        assert wrong in METRICS, wrong
+        assert wrong in (*METRICS, *APART), wrong
         rollouts = rollouts.filter(**{wrong: False})
     if kind:
         rollouts = rollouts.filter(failure_kind=kind)
+    if read_as:
+        rollouts = rollouts.filter(answer_class=read_as)
     if key:
         rollouts = rollouts.filter(case__key__icontains=key)
     return rollouts
 
 
 def rollout_by_id(rollout_id: int) -> Rollout:
-    related = ("case__suite", "run__suite", "run__backend", "run__subject")
+    related = ("case__suite", "run__suite", "run__backend", "run__subject", "answered_by")
     rollout = Rollout.objects.select_related(*related).filter(pk=rollout_id).first()
     if rollout is None:
         raise NotFound("There is no such rollout.")
     return rollout
+
+
+def reused_from(rollout: Rollout) -> int | None:
+    """The rollout whose answer this one took; None where it asked itself. `answered_by` is selected along with it."""
+    source = rollout.answered_by
+    return None if source is None or source.rollout_id == rollout.pk else source.rollout_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,30 +18,45 @@ from rollouts.api.fields import (
     QueryId,
     StrictSerializer,
     Text,
+    TrueFalse,
     Upload,
     Whole,
 )
 from rollouts.api.pagination import PageQuery
 from rollouts.api.strict_json import MAX_SAFE_INTEGER
-from rollouts.backends import kinds
+from rollouts.backends import kind_named, kinds
 from rollouts.models import CallState, RolloutState, RunState
-from rollouts.selectors import METRICS
+from rollouts.selectors import APART, METRICS
 from rollouts.services.backends import LIMITS
 from rollouts.services.runs import MAX_SAMPLES
+from rollouts.suite_format import SCORERS
 
 DEFAULT_SAMPLING = {"temperature": 0, "max_tokens": 256}
 
 
-def _limit(name: str, default: int) -> Whole:
+def _limit(name: str, default: int | None) -> Whole:
     least, most = LIMITS[name]
-    return Whole(min_value=least, max_value=most, default=default)
+    return Whole(min_value=least, max_value=most, default=default, allow_null=default is None)
+
+
+class Kind(serializers.ChoiceField):
+    """A backend kind. The choices are those of this moment: DRF makes each field anew for each request."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(choices=kinds(), **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            raise serializers.ValidationError("must be a string.")
+        kind_named(data)  # says which there are, or why a plug-in does not load
+        return data
 
 
 class BackendInput(StrictSerializer):
     """The newest revision will hold these values."""
 
     name = Name()
-    kind = serializers.ChoiceField(choices=kinds())
+    kind = Kind()
     config = Document()
     key_env = Text(
         max_length=100, allow_blank=True, default="", help_text="The key's variable, never the key."
@@ -49,12 +64,20 @@ class BackendInput(StrictSerializer):
     concurrency = _limit("concurrency", 1)
     timeout_s = _limit("timeout_s", 120)
     max_attempts = _limit("max_attempts", 3)
+    requests_per_minute = _limit("requests_per_minute", None)
     prompt_price = Whole(min_value=0, max_value=MAX_SAFE_INTEGER, allow_null=True, default=None)
     completion_price = Whole(min_value=0, max_value=MAX_SAFE_INTEGER, allow_null=True, default=None)
 
 
 class SuiteForm(StrictSerializer):
-    """The JSONL file of a suite, in a form."""
+    """The JSONL file of a suite, in a form. Its scorer may stand here or in the query."""
+
+    file = Upload()
+    scorer = serializers.ChoiceField(choices=SCORERS, required=False)
+
+
+class TranscriptForm(StrictSerializer):
+    """The JSONL file of a transcript, in a form."""
 
     file = Upload()
 
@@ -62,6 +85,24 @@ class SuiteForm(StrictSerializer):
 class SamplingInput(StrictSerializer):
     temperature = Number(min_value=0, max_value=2, default=DEFAULT_SAMPLING["temperature"])
     max_tokens = Whole(min_value=1, max_value=32768, default=DEFAULT_SAMPLING["max_tokens"])
+
+
+class JudgeInput(StrictSerializer):
+    """Who judges the answers, for suites that are scored by a judge."""
+
+    backend = Name(help_text="Its newest revision is used.")
+    model = Text(help_text="What that backend calls the judge.")
+
+
+class BudgetInput(StrictSerializer):
+    """The most that may be used. What is left out has no limit."""
+
+    calls = Whole(min_value=1, max_value=MAX_SAFE_INTEGER, required=False)
+    tokens = Whole(min_value=1, max_value=MAX_SAFE_INTEGER, required=False)
+    microusd = Whole(min_value=1, max_value=MAX_SAFE_INTEGER, required=False, help_text="Micro-dollars.")
+    wall_s = Whole(
+        min_value=1, max_value=MAX_SAFE_INTEGER, required=False, help_text="Seconds from the start."
+    )
 
 
 class RunInput(StrictSerializer):
@@ -74,10 +115,16 @@ class RunInput(StrictSerializer):
     samples = Whole(min_value=1, max_value=MAX_SAMPLES, default=1)
     label = Text(allow_blank=True, default="")
     sampling = SamplingInput(required=False)
+    reuse = TrueFalse(
+        default=False,
+        help_text="Take answers that the same attempts got before. Evidence never counts such a run.",
+    )
+    judge = JudgeInput(required=False)
+    budget = BudgetInput(required=False)
 
 
 class BackendQuery(PageQuery):
-    kind = serializers.ChoiceField(choices=kinds(), required=False)
+    kind = Kind(required=False)
 
 
 class SuiteQuery(PageQuery):
@@ -87,6 +134,7 @@ class SuiteQuery(PageQuery):
 class NewSuiteQuery(Query):
     name = Name()
     source = Text(allow_blank=True, default="", help_text="Where the cases come from.")
+    scorer = serializers.ChoiceField(choices=SCORERS, required=False, help_text="decision, if none is given.")
 
 
 class RunQuery(PageQuery):
@@ -102,7 +150,7 @@ class RolloutQuery(PageQuery):
     run = QueryId()
     state = serializers.ChoiceField(choices=RolloutState.choices, required=False)
     family = Text(required=False)
-    metric = serializers.ChoiceField(choices=METRICS, required=False)
+    metric = serializers.ChoiceField(choices=[*METRICS, *APART], required=False)
     value = FormTrueFalse(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from rollouts.models import (
     Subject,
     Suite,
 )
-from rollouts.selectors import METRICS, run_summary
+from rollouts.selectors import APART, METRICS, reused_from, run_summary
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -76,8 +76,19 @@ class BackendOutput(serializers.ModelSerializer[Backend]):
         model = Backend
         fields = [
             "name", "url", "revision", "kind", "config", "digest", "key_env", "concurrency", "timeout_s",
-            "max_attempts", "prompt_price", "completion_price", "created_at", "created_by",
+            "max_attempts", "requests_per_minute", "prompt_price", "completion_price", "created_at", "created_by",
         ]  # fmt: skip
+
+
+class TranscriptOutput(serializers.Serializer[Any]):
+    """A stored transcript: `digest` is what a scripted backend names as `transcript_sha256`."""
+
+    digest = serializers.CharField()
+    url = Address("api-transcript-detail", kwarg="digest", attribute="digest")
+    size_bytes = serializers.IntegerField(source="artifact.size_bytes")
+    rows = serializers.IntegerField()
+    replies = serializers.IntegerField()
+    created_at = serializers.DateTimeField(source="artifact.created_at")
 
 
 class SuiteOutput(serializers.ModelSerializer[Suite]):
@@ -127,6 +138,29 @@ class SubjectOutput(serializers.ModelSerializer[Subject]):
         fields = ["digest", "base", "adapter", "adapter_source_sha256", "remote_model", "sampling"]
 
 
+class JudgeOutput(serializers.Serializer[Any]):
+    backend = serializers.CharField(source="judge_backend.name")
+    revision = serializers.IntegerField(source="judge_backend.revision")
+    model = serializers.CharField(source="judge_model")
+
+
+class BudgetOutput(serializers.Serializer[Any]):
+    """The most that may be used; null where there is no limit."""
+
+    calls = serializers.IntegerField(allow_null=True, default=None)
+    tokens = serializers.IntegerField(allow_null=True, default=None)
+    microusd = serializers.IntegerField(allow_null=True, default=None)
+    wall_s = serializers.IntegerField(allow_null=True, default=None)
+
+
+class SpentOutput(serializers.Serializer[Any]):
+    """Counted against the budget, since the run was last started; 0 where the run has none."""
+
+    calls = serializers.IntegerField(source="spent_calls")
+    tokens = serializers.IntegerField(source="spent_tokens")
+    microusd = serializers.IntegerField(source="spent_microusd")
+
+
 class RunOutput(serializers.ModelSerializer[EvalRun]):
     """Counts are null until the run closes."""
 
@@ -134,15 +168,22 @@ class RunOutput(serializers.ModelSerializer[EvalRun]):
     suite = SuiteName()
     backend = BackendName()
     subject = SubjectOutput()
+    judge = serializers.SerializerMethodField()
+    budget = BudgetOutput(allow_null=True)
+    spent = SpentOutput(source="*")
     created_by = Person()
 
     class Meta:
         model = EvalRun
         fields = [
-            "id", "uid", "url", "state", "label", "samples", "suite", "backend", "subject", "planned",
-            "scored", "masked", "unscored", "cancelled", "error_code", "error_detail", "created_by",
-            "created_at", "started_at", "finished_at",
+            "id", "uid", "url", "state", "label", "samples", "suite", "backend", "subject", "reuse",
+            "independence", "judge", "budget", "spent", "planned", "scored", "masked", "unscored", "cancelled",
+            "error_code", "error_detail", "created_by", "created_at", "started_at", "finished_at",
         ]  # fmt: skip
+
+    @extend_schema_field(JudgeOutput(allow_null=True))
+    def get_judge(self, run: EvalRun) -> Any:
+        return None if run.judge_backend is None else JudgeOutput(run).data
 
 
 class MetricOutput(serializers.Serializer[Any]):
@@ -153,19 +194,74 @@ class MetricOutput(serializers.Serializer[Any]):
     wrong = serializers.IntegerField()
 
 
+class ApartOutput(MetricOutput):
+    """Counted apart from the metrics: no gate asks for it."""
+
+    name = serializers.ChoiceField(choices=APART)
+
+
 class FailureOutput(serializers.Serializer[Any]):
     state = serializers.ChoiceField(choices=RolloutState.choices)
     kind = serializers.CharField()
     n = serializers.IntegerField()
 
 
+class FlagOutput(serializers.Serializer[Any]):
+    """What must be known before the scores are read. `code` is stable; `n` is what the text counts."""
+
+    code = serializers.CharField()
+    text = serializers.CharField()
+    n = serializers.IntegerField()
+
+
+class PassAtOutput(serializers.Serializer[Any]):
+    """Mean pass@k over `n` cases, 0 to 1; `skipped` cases have fewer than `k` scored samples."""
+
+    k = serializers.IntegerField()
+    value = serializers.FloatField(allow_null=True)
+    n = serializers.IntegerField()
+    skipped = serializers.IntegerField()
+
+
+class RepeatsOutput(serializers.Serializer[Any]):
+    """How far samples of one case agree, on `exact`; `undecided` cases have fewer than two scored samples."""
+
+    agree = serializers.IntegerField()
+    disagree = serializers.IntegerField()
+    undecided = serializers.IntegerField()
+    mean_rate = serializers.FloatField(
+        allow_null=True, help_text="Mean of the cases' shares of right samples."
+    )
+    answers = serializers.IntegerField()
+    distinct_answers = serializers.IntegerField(help_text="Distinct within their cases.")
+    pass_at = PassAtOutput(many=True)
+
+
 class ProgressOutput(serializers.Serializer[Any]):
     """Counted as it is asked for."""
 
-    done = serializers.IntegerField()
+    done = serializers.IntegerField(source="progress.done")
+    masked = serializers.IntegerField(source="progress.masked")
     states = serializers.DictField(child=serializers.IntegerField(), help_text="Rollouts by state.")
+    rate_per_s = serializers.FloatField(
+        source="progress.rate_per_s", allow_null=True, help_text="Null where no worker is at it."
+    )
+    eta_s = serializers.FloatField(
+        source="progress.eta_s", allow_null=True, help_text="Seconds that are left at this rate."
+    )
     failures = FailureOutput(many=True)
     metrics = MetricOutput(many=True)
+    apart = ApartOutput(many=True)
+    answer_classes = serializers.DictField(
+        child=serializers.IntegerField(), help_text="Rollouts by what their answer was read as."
+    )
+    tool_evidence = serializers.DictField(
+        child=serializers.IntegerField(),
+        help_text="Rollouts on a route with tools: executed, claimed or none.",
+    )
+    mean_share = serializers.FloatField(
+        allow_null=True, help_text="Mean share of the task done, of scorers that give one."
+    )
     p50_ms = serializers.FloatField(allow_null=True)
     p95_ms = serializers.FloatField(allow_null=True)
     look = serializers.IntegerField(
@@ -176,15 +272,31 @@ class ProgressOutput(serializers.Serializer[Any]):
 class RunDetail(RunOutput):
     """A run with its progress of this moment."""
 
-    progress = serializers.SerializerMethodField()
+    cost_microusd = serializers.IntegerField(
+        source="summary.progress.cost_microusd",
+        allow_null=True,
+        help_text="Of all calls so far; null where a backend that is asked has no prices.",
+    )
+    flags = FlagOutput(many=True, source="summary.flags")
+    repeats = RepeatsOutput(
+        source="summary.repeats",
+        allow_null=True,
+        help_text="Null for one sample a case, and where repeats are not proven to be draws of their own.",
+    )
+    progress = ProgressOutput(source="summary")
     server_facts = AnyObjectOrNull()
 
     class Meta(RunOutput.Meta):
-        fields = [*RunOutput.Meta.fields, "plan_digest", "suite_digest", "server_facts", "progress"]
+        fields = [
+            *RunOutput.Meta.fields,
+            *("plan_digest", "suite_digest", "server_facts"),
+            *("cost_microusd", "flags", "repeats", "progress"),
+        ]
 
-    @extend_schema_field(ProgressOutput)
-    def get_progress(self, run: EvalRun) -> Any:
-        return ProgressOutput(run_summary(run)).data
+    def to_representation(self, instance: EvalRun) -> dict[str, Any]:
+        instance.summary = run_summary(instance)  # type: ignore[attr-defined]
+        said: dict[str, Any] = super().to_representation(instance)
+        return said
 
 
 class ScoresOutput(serializers.ModelSerializer[Rollout]):
@@ -200,13 +312,23 @@ class RolloutOutput(serializers.ModelSerializer[Rollout]):
     run = serializers.IntegerField(source="run_id")
     case = CaseName()
     scores = ScoresOutput(source="*")
+    answered_by = serializers.IntegerField(
+        source="answered_by_id", allow_null=True, help_text="The invocation that holds the answer."
+    )
+    reused_from = serializers.SerializerMethodField()
 
     class Meta:
         model = Rollout
         fields = [
             "id", "url", "run", "case", "sample_index", "state", "failure_kind", "answer_class",
-            "finish_reason", "scores", "latency_ms", "prompt_tokens", "completion_tokens", "finished_at",
+            "finish_reason", "scores", "score", "reason_code", "arguments_valid", "tool_evidence",
+            "attempt_key", "answered_by", "reused_from", "latency_ms", "prompt_tokens", "completion_tokens",
+            "cost_microusd", "avoided_microusd", "finished_at",
         ]  # fmt: skip
+
+    @extend_schema_field({"type": ["integer", "null"]})
+    def get_reused_from(self, rollout: Rollout) -> int | None:
+        return reused_from(rollout)
 
 
 class InvocationOutput(serializers.ModelSerializer[Invocation]):
@@ -221,10 +343,14 @@ class RolloutDetail(RolloutOutput):
     """A rollout with its case, its answer and its invocations. Its calls stand at `/calls?rollout=`."""
 
     case = CaseOutput()
+    details = AnyObjectOrNull(help_text="What the scorer says, for people.")
     invocations = InvocationOutput(many=True)
 
     class Meta(RolloutOutput.Meta):
-        fields = [*RolloutOutput.Meta.fields, "failure_reason", "lost_workers", "answer", "invocations"]
+        fields = [
+            *RolloutOutput.Meta.fields,
+            *("failure_reason", "lost_workers", "answer", "details", "invocations"),
+        ]
 
 
 class CallOutput(serializers.ModelSerializer[ModelCall]):
@@ -238,7 +364,7 @@ class CallOutput(serializers.ModelSerializer[ModelCall]):
     class Meta:
         model = ModelCall
         fields = [
-            "id", "url", "rollout", "invocation", "turn", "attempt", "dialect", "state", "status",
+            "id", "url", "rollout", "invocation", "turn", "attempt", "purpose", "dialect", "state", "status",
             "error_kind", "error_text", "provider_response_id", "response_headers", "prompt_tokens",
             "completion_tokens", "cost_microusd", "latency_ms", "first_byte_ms", "created_at", "finished_at",
         ]  # fmt: skip

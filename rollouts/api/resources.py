@@ -22,6 +22,7 @@ from rollouts.api.inputs import (
     RunQuery,
     SuiteForm,
     SuiteQuery,
+    TranscriptForm,
     microseconds,
 )
 from rollouts.api.outputs import (
@@ -35,11 +36,12 @@ from rollouts.api.outputs import (
     RunDetail,
     RunOutput,
     SuiteOutput,
+    TranscriptOutput,
 )
 from rollouts.api.pagination import PageQuery, page_of
 from rollouts.api.parsers import JSONLinesParser, UploadParser
 from rollouts.api.views import DIGEST, ID, NAME, ApiViewSet, effect, gives, read, row_or_404
-from rollouts.errors import InvalidInput
+from rollouts.errors import InvalidInput, NotFound
 from rollouts.models import (
     AuditEvent,
     Backend,
@@ -53,7 +55,7 @@ from rollouts.models import (
     Suite,
 )
 from rollouts.selectors import backends_in_use
-from rollouts.services import backends, runs, subjects, suites
+from rollouts.services import backends, runs, subjects, suites, transcripts
 
 
 class BackendViewSet(ApiViewSet):
@@ -79,6 +81,31 @@ class BackendViewSet(ApiViewSet):
         """Save a revision. Where nothing changed, the present one is given again."""
         saved = backends.save(**data, by=request.user)
         return created(BackendOutput(saved).data)
+
+
+class TranscriptViewSet(ApiViewSet):
+    lookup_field, lookup_value_regex = "digest", DIGEST
+    may = {"create": permissions.require_can_register}
+    parsers = {"create": [JSONLinesParser, UploadParser]}
+
+    @gives(TranscriptOutput)
+    def retrieve(self, request: Request, digest: str) -> Response:
+        """A stored transcript by its digest."""
+        try:
+            return Response(TranscriptOutput(transcripts.read(digest)).data)
+        except InvalidInput as error:
+            raise NotFound("What is stored under this digest is no transcript.") from error
+
+    @effect(
+        {"application/x-ndjson": {"type": "string"}, "multipart/form-data": TranscriptForm},
+        output=TranscriptOutput,
+        status=201,
+    )
+    def create(self, request: Request, data: Any) -> Response:
+        """Store a recorded transcript, a JSONL body or file, for backends of kind `scripted`."""
+        if not isinstance(data, bytes):
+            data = read(TranscriptForm, data)["file"].read()
+        return created(TranscriptOutput(transcripts.save(data=data, by=request.user)).data)
 
 
 class SuiteViewSet(ApiViewSet):
@@ -107,9 +134,14 @@ class SuiteViewSet(ApiViewSet):
     )
     def create(self, request: Request, data: Any) -> Response:
         """Seal the cases of a JSONL body or file as the suite's next version; equal cases, equal suite."""
+        wanted = dict(self.query)
         if not isinstance(data, bytes):
-            data = read(SuiteForm, data)["file"].read()
-        return created(SuiteOutput(suites.seal(**self.query, data=data, by=request.user)).data)
+            form = read(SuiteForm, data)
+            data = form.pop("file").read()
+            if "scorer" in form and wanted.get("scorer", form["scorer"]) != form["scorer"]:
+                raise InvalidInput("scorer", "is another in the form than in the query. Give it once.")
+            wanted |= form
+        return created(SuiteOutput(suites.seal(**wanted, data=data, by=request.user)).data)
 
     @gives(page_of(CaseOutput))
     @action(detail=True)
@@ -121,7 +153,7 @@ class SuiteViewSet(ApiViewSet):
 
 class RunViewSet(ApiViewSet):
     lookup_url_kwarg, lookup_value_regex = "id", ID
-    may = dict.fromkeys(("create", "cancel", "run_again"), permissions.require_can_run)
+    may = dict.fromkeys(("create", "cancel", "run_again", "rescore"), permissions.require_can_run)
     queries = {"list": RunQuery}
 
     @gives(page_of(RunOutput))
@@ -165,6 +197,9 @@ class RunViewSet(ApiViewSet):
             by=self.request.user,
             samples=data["samples"],
             label=data["label"],
+            reuse=data["reuse"],
+            judge=judge_of(data),
+            budget=data.get("budget"),
         )
         return accepted(RunDetail(row_or_404(run_rows(), pk=run.pk)).data)
 
@@ -184,6 +219,14 @@ class RunViewSet(ApiViewSet):
         runs.run_again(run_id=run.pk, by=request.user)
         return accepted(RunDetail(row_or_404(run_rows(), pk=id)).data)
 
+    @action(detail=True, methods=["post"])
+    @effect(None, output=RunDetail)
+    def rescore(self, request: Request, id: str, data: dict[str, Any]) -> Response:
+        """Score the captured answers of a closed run again, without a call. Not for suites that a judge scores."""
+        run = row_or_404(run_rows(), pk=id)
+        runs.rescore(run_id=run.pk, by=request.user)
+        return Response(RunDetail(row_or_404(run_rows(), pk=id)).data)
+
 
 class RolloutViewSet(ApiViewSet):
     lookup_url_kwarg, lookup_value_regex = "id", ID
@@ -193,7 +236,8 @@ class RolloutViewSet(ApiViewSet):
     def list(self, request: Request) -> Response:
         """The rollouts of a run, in the order of its plan."""
         query = self.query
-        rows = row_or_404(EvalRun.objects.all(), pk=query["run"]).rollouts.select_related("case")
+        run = row_or_404(EvalRun.objects.all(), pk=query["run"])
+        rows = run.rollouts.select_related("case", "answered_by")
         wanted = {
             path: query[name]
             for name, path in (("state", "state"), ("family", "case__family"))
@@ -213,7 +257,7 @@ class RolloutViewSet(ApiViewSet):
         invocations = Prefetch(
             "invocations", queryset=Invocation.objects.select_related("claim").order_by("id")
         )
-        rows = Rollout.objects.select_related("case").prefetch_related(invocations)
+        rows = Rollout.objects.select_related("case", "answered_by").prefetch_related(invocations)
         return Response(RolloutDetail(row_or_404(rows, pk=id)).data)
 
 
@@ -264,7 +308,7 @@ class AuditViewSet(ApiViewSet):
 
 
 def run_rows() -> QuerySet[EvalRun]:
-    return EvalRun.objects.select_related("suite", "backend", "subject__base", "created_by")
+    return EvalRun.objects.select_related("suite", "backend", "subject__base", "created_by", "judge_backend")
 
 
 def newest_backend(name: str) -> Backend:
@@ -275,6 +319,13 @@ def backend_and_suite(data: dict[str, Any]) -> tuple[Backend, Suite]:
     """What a body names. An unknown name in a body is wrong input; an unknown address is a 404."""
     backend = named("backend", backends_in_use(), name=data["backend"])
     return backend, named("suite", Suite.objects.all(), digest=data["suite"])
+
+
+def judge_of(data: dict[str, Any]) -> runs.Judge | None:
+    if "judge" not in data:
+        return None
+    backend = named("judge.backend", backends_in_use(), name=data["judge"]["backend"])
+    return runs.Judge(backend, data["judge"]["model"])
 
 
 def named(field: str, rows: QuerySet[Any], **lookup: Any) -> Any:

@@ -9,6 +9,7 @@ from rollouts.api import resources
 
 def register(router: SimpleRouter) -> None:
     router.register("backends", resources.BackendViewSet, "api-backend")
+    router.register("transcripts", resources.TranscriptViewSet, "api-transcript")
     router.register("suites", resources.SuiteViewSet, "api-suite")
     router.register("rollouts", resources.RolloutViewSet, "api-rollout")
     router.register("calls", resources.CallViewSet, "api-call")

@@ -603,9 +603,3 @@ def sweep() -> None:
                     send(run)
         except Exception:  # one that cannot be sent must not keep the others waiting
             log.exception("sweeping run %s failed", run.pk)
-
-
-def progress(run: EvalRun) -> dict[str, int]:
-    """Rollouts by state, from one query."""
-    counts = dict(Rollout.objects.filter(run=run).order_by().values_list("state").annotate(n=Count("id")))
-    return {state: counts.get(state, 0) for state in RolloutState.values}

@@ -8,9 +8,14 @@ app_name = "rollouts"
 
 urlpatterns = [
     path("runs/", views.runs, name="runs"),
+    path("runs/new/", views.new_run, name="new-run"),
+    path("runs/new/start/", views.start_run, name="start-run"),
     path("runs/<int:pk>/", views.run, name="run"),
+    path("runs/<int:pk>/progress/", views.progress, name="progress"),
+    path("runs/<int:pk>/measured/", views.measured, name="measured"),
     path("runs/<int:pk>/cancel/", views.cancel, name="cancel"),
     path("runs/<int:pk>/again/", views.again, name="again"),
+    path("runs/<int:pk>/rescore/", views.rescore, name="rescore"),
     path("runs/<int:pk>/rollouts/", views.rollouts, name="rollouts"),
     path("rollouts/<int:pk>/", views.rollout, name="rollout"),
     path("rollouts/<int:pk>/answer.txt", views.answer, name="answer"),

@@ -12,7 +12,7 @@ from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from rollouts import store
+from rollouts import selectors, store
 from rollouts.errors import Conflict, InvalidInput, InvalidTransition
 from rollouts.models import (
     AuditEvent,
@@ -40,7 +40,7 @@ Sent = list[tuple[str, tuple[Any, ...]]]
 
 
 def states(run: EvalRun) -> dict[str, int]:
-    return {state: number for state, number in runs.progress(run).items() if number}
+    return {state: number for state, number in selectors.progress(run.pk).states.items() if number}
 
 
 def actions() -> list[str]:

@@ -13,10 +13,9 @@ from django.db import IntegrityError, transaction
 
 from promotion.models import Alias, AliasMove, Candidate, CandidateState, Export, RegistryEntry
 from promotion.services import gating, registry, sweeping
-from rollouts import store
+from rollouts import selectors, store
 from rollouts.hashing import sha256_file
 from rollouts.models import AuditEvent, EvalRun
-from rollouts.services import runs
 from tests import factories
 from tests.factories import House
 
@@ -335,7 +334,7 @@ def test_a_candidate_cancelled_out_of_its_runs_is_not_promoted(house: House) -> 
 
     assert registry.publish(candidate.pk) is None
     assert nothing_published(candidate)
-    assert runs.progress(EvalRun.objects.get(label="cand"))["scored"] == 20
+    assert selectors.progress(EvalRun.objects.get(label="cand").pk).states["scored"] == 20
 
 
 # the disk

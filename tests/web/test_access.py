@@ -123,13 +123,17 @@ VERBS = {
     "sign": {"approver"},
     "cancel": {"engineer"},
     "again": {"engineer"},
+    "rescore": {"engineer"},
+    "start-run": {"engineer"},
     "submit-files": {"engineer"},
 }
 
 
 def press(house: factories.House, verb: str, client: Client) -> Any:
     candidate = house.evaluated(masked=1)
-    if verb in ("cancel", "again"):
+    if verb == "start-run":
+        return client.post(reverse("rollouts:start-run"))
+    if verb in ("cancel", "again", "rescore"):
         run = EvalRun.objects.filter(label=candidate.name).get()
         if verb == "cancel":
             run.rollouts.filter(state="masked").update(state="queued", failure_kind="")
@@ -158,8 +162,8 @@ def test_a_verb_is_for_its_roles_only(house: factories.House, verb: str, role: s
     refused = response.status_code == 403
     assert refused is (role not in VERBS[verb]), (verb, role, response.status_code)
     if not refused:
-        # an empty upload gets as far as the form
-        assert response.status_code == (422 if verb == "submit-files" else 302)
+        # an empty form gets as far as its fields
+        assert response.status_code == (422 if verb in ("submit-files", "start-run") else 302)
 
 
 @pytest.mark.parametrize("verb", VERBS)

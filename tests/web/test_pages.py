@@ -24,7 +24,7 @@ INLINE = re.compile(r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]*\ssrc=)|javascr
 
 def test_no_page_holds_inline_script_or_style_and_every_page_is_guarded(house: factories.House) -> None:
     client = signed_in(house.engineer)
-    for address in pages_of(house):
+    for address in [*pages_of(house), reverse("rollouts:new-run")]:
         response = client.get(address)
         policy = response["Content-Security-Policy"]
         assert "default-src 'none'" in policy
@@ -224,33 +224,6 @@ def test_an_export_whose_file_is_gone_or_changed_is_not_given_out(house: factori
     assert status_of(client, address) == 404
     path.unlink()
     assert status_of(client, address) == 404
-
-
-# live progress
-
-
-def test_progress_is_asked_for_only_while_the_run_is_active(house: factories.House) -> None:
-    run = world._active(house, house_suite(house))
-    client, address = signed_in(house.engineer), reverse("rollouts:run", args=[run.pk])
-    page = html(client.get(address))
-    assert 'hx-trigger="every 2s"' in page
-    assert "htmx-4.min.js" in page
-    part = client.get(address, headers={"HX-Request": "true"})
-    assert html(part).lstrip().startswith('<div class="flow" id="progress"')
-    assert "HX-Refresh" not in part
-    client.post(reverse("rollouts:cancel", args=[run.pk]))
-    last = client.get(address, headers={"HX-Request": "true"})
-    assert last["HX-Refresh"] == "true"
-    assert "hx-trigger" not in html(last)
-    assert "hx-get" not in html(client.get(address))
-
-
-def house_suite(house: factories.House) -> Any:
-    from promotion import demo
-    from rollouts.services import suites
-
-    data = (demo.DATA / "suites" / "smoke.jsonl").read_bytes()
-    return suites.seal(name="smoke", data=data, by=house.engineer, source="smoke.jsonl")
 
 
 def test_what_failed_is_run_again_by_those_who_may(house: factories.House) -> None:

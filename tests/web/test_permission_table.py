@@ -74,7 +74,7 @@ def _posts(pattern: URLPattern) -> bool:
         "withdraw-now",
         "submit-files",
     }
-    return pattern.name in posting | {"cancel", "again"}
+    return pattern.name in posting | {"cancel", "again", "rescore", "start-run"}
 
 
 def _shown(pattern: URLPattern) -> str:

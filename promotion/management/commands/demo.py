@@ -25,7 +25,7 @@ from promotion.supervisor import WORKER, Child
 from rollouts.errors import AssayError
 from rollouts.hashing import sha256_file
 from rollouts.models import ACTIVE_RUN_STATES, EvalRun, Rollout, RunState
-from rollouts.services import runs
+from rollouts.selectors import progress
 
 POLL_S = 0.5
 WAIT_S = 900
@@ -136,8 +136,7 @@ class Command(BaseCommand):
                 self.worker.keep_alive()
                 for run in active:
                     run.refresh_from_db(fields=["state", "error_detail"])
-                    counts = runs.progress(run)
-                    bars[run.pk].update(run.planned - counts["queued"] - counts["running"] - bars[run.pk].n)
+                    bars[run.pk].update(progress(run.pk).done - bars[run.pk].n)
                 time.sleep(POLL_S)
         for run in active:
             if run.state != RunState.SCORED:
