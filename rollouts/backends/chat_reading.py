@@ -19,6 +19,7 @@ EVENT_FIELDS = (b"data", b"event", b"id", b"retry")
 # where providers put the thinking that they show apart from the text
 REASONING_KEYS = ("reasoning_content", "reasoning")
 MAX_COUNT = 2**31
+MAX_NAME_CHARS = 1000
 
 
 def read_chat_completion(body: bytes, *, streamed: bool = False) -> Completion:
@@ -231,13 +232,26 @@ def _events(body: bytes) -> Iterator[_Event]:
 
 
 @dataclass(slots=True)
+class _PartialCall:
+    call_id: str | None = None
+    type: Any = None
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+    def entry(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.call_id, "type": self.type, "function": function}
+
+
+@dataclass(slots=True)
 class _Assembled:
     """The answer as far as its stream has come."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     reasoning_key: str = REASONING_KEYS[0]
-    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    calls: dict[int, _PartialCall] = field(default_factory=dict)
+    last_index: int = -1
     finish_reason: str | None = None
     response_id: str | None = None
     usage: Any = None
@@ -284,13 +298,13 @@ class _Assembled:
     def _take_call(self, part: Any) -> None:
         if not isinstance(part, dict):
             _malformed(f"a part of a tool call is {type(part).__name__}, not an object")
-        call = self.calls.setdefault(
-            self._index(part), {"id": None, "function": {"name": "", "arguments": ""}}
-        )
-        if isinstance(part.get("id"), str) and not call["id"]:
-            call["id"] = part["id"]
+        index = self._index(part)
+        self.last_index = max(self.last_index, index)
+        call = self.calls.setdefault(index, _PartialCall())
+        if isinstance(part.get("id"), str) and not call.call_id:
+            call.call_id = part["id"]
         if "type" in part:
-            call["type"] = part["type"]
+            call.type = part["type"]
         function = part.get("function")
         if function is None:
             return
@@ -303,8 +317,12 @@ class _Assembled:
             if not isinstance(value, str):
                 _malformed(f"a function's {key} is {type(value).__name__}, not text")
             # arguments come in pieces; a name comes once, or again with every piece
-            if key == "arguments" or value != call["function"]["name"]:
-                call["function"][key] += value
+            if key == "arguments":
+                call.arguments.append(value)
+            elif value != call.name:
+                call.name += value
+                if len(call.name) > MAX_NAME_CHARS:
+                    _malformed(f"a function's name is longer than {MAX_NAME_CHARS} characters")
 
     def _index(self, part: Mapping[str, Any]) -> int:
         index = part.get("index")
@@ -313,13 +331,12 @@ class _Assembled:
         if index is not None:
             _malformed(f"the index of a tool call is {type(index).__name__}, not a number")
         # without an index, what brings an id begins a call
-        last = max(self.calls, default=-1)
-        return last + 1 if part.get("id") or last < 0 else last
+        return self.last_index + 1 if part.get("id") or not self.calls else self.last_index
 
     def completion(self) -> Completion:
         return _completion(
             text="".join(self.text) if self.text else None,
-            entries=[self.calls[index] for index in sorted(self.calls)],
+            entries=[self.calls[index].entry() for index in sorted(self.calls)],
             reasoning_key=self.reasoning_key,
             reasoning="".join(self.reasoning) or None,
             finish_reason=self.finish_reason,

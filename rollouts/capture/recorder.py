@@ -48,6 +48,7 @@ from rollouts.models import (
 )
 
 log = logging.getLogger(__name__)
+MAX_COUNT = 2**31  # of the columns
 
 FACT_FIELDS = (
     *("answered_by", "latency_ms", "prompt_tokens", "completion_tokens"),
@@ -555,7 +556,9 @@ def _reused(row: Taken, steps: list[Step], source: int) -> tuple[Any, ...]:
 
 def _tokens(steps: Sequence[Attempt], name: str) -> int | None:
     counts = [getattr(step.completion, name) for step in steps]
-    return None if None in counts else sum(counts)
+    if None in counts or (total := sum(counts)) >= MAX_COUNT:
+        return None
+    return total
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

@@ -56,11 +56,12 @@ def hold(claim_id: int, *, done: int = 0, masked: int = 0, cost_microusd: int = 
     """
     now = timezone.now()
     counts = {"done": done, "masked": masked, "cost_microusd": cost_microusd}
-    return bool(
-        Claim.objects.filter(pk=claim_id, ended_at__isnull=True).update(
-            lease_expires_at=_lease_end(now), **{name: F(name) + n for name, n in counts.items() if n}
-        )
+    held = Claim.objects.filter(pk=claim_id, ended_at__isnull=True).update(
+        lease_expires_at=_lease_end(now), **{name: F(name) + n for name, n in counts.items() if n}
     )
+    if not held and cost_microusd:  # what came too late was billed all the same
+        Claim.objects.filter(pk=claim_id).update(cost_microusd=F("cost_microusd") + cost_microusd)
+    return bool(held)
 
 
 class Taken(NamedTuple):

@@ -8,14 +8,15 @@ waits for all writes at its end.
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import aiohttp
 
@@ -28,11 +29,16 @@ from rollouts.scoring.base import Answer, Score
 
 MAX_RESPONSE_BYTES = 16 << 20
 KEPT_OF_TOO_LARGE_BYTES = 1 << 16
+LARGE_BODY_BYTES = 1 << 20
+MIN_KEY_CHARS = 8
+KEY_STAND_IN = "[key]"
 CONNECT_TIMEOUT_S = 10
 RETRY_AFTER_CLAMP_S = 30.0
 BACKOFF_S = 0.5
 # how soon to ask again for rollouts whose answer another worker is about to bring, or whose budget is in flight
 WAIT_S = 0.2
+# after this long beyond a shard's time nothing more is sent for a rollout, so that a task ends before its time limit
+OVERTIME_S = 300.0
 JUDGE_SAMPLING = {"temperature": 0, "max_tokens": 512}
 
 Purpose = Literal["policy", "judge"]
@@ -155,14 +161,11 @@ async def run_shard(recorder: Recorder, shard: Shard) -> int:
     feed = _Feed(recorder, shard)
     writes: set[asyncio.Future[None]] = set()
     async with AsyncExitStack() as stack:
-        policy = _Line(
-            shard.policy, recorder, "policy", await stack.enter_async_context(_session(shard.policy))
-        )
-        judge = None
+        session = await stack.enter_async_context(_session(shard.policy))
+        policy, judge = _Line(shard.policy, recorder, "policy", session, shard), None
         if shard.judge is not None:
-            judge = _Line(
-                shard.judge, recorder, "judge", await stack.enter_async_context(_session(shard.judge))
-            )
+            session = await stack.enter_async_context(_session(shard.judge))
+            judge = _Line(shard.judge, recorder, "judge", session, shard)
 
         async def worker() -> None:
             while (work := await feed.next()) is not None:
@@ -183,9 +186,21 @@ async def run_shard(recorder: Recorder, shard: Shard) -> int:
     return feed.given
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Gives out no idle connection on which something came unasked: it would be read as the next request's answer."""
+
+    async def _get(self, key: Any, traces: Any) -> Any:
+        while (connection := await super()._get(key, traces)) is not None:
+            protocol = connection.protocol
+            if protocol is not None and not protocol.should_close:
+                return connection
+            connection.close()
+        return None
+
+
 def _session(endpoint: Endpoint) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=_Connector(limit=0),
         timeout=aiohttp.ClientTimeout(total=endpoint.timeout_s, sock_connect=CONNECT_TIMEOUT_S),
         headers={"Content-Type": "application/json", **endpoint.opened.headers},
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -308,17 +323,26 @@ class _Line:
     """Asks one endpoint, with its retries."""
 
     def __init__(
-        self, endpoint: Endpoint, recorder: Recorder, purpose: Purpose, session: aiohttp.ClientSession
+        self,
+        endpoint: Endpoint,
+        recorder: Recorder,
+        purpose: Purpose,
+        session: aiohttp.ClientSession,
+        shard: Shard,
     ) -> None:
         self.endpoint = endpoint
         self.free = asyncio.Semaphore(endpoint.concurrency)
         self._recorder = recorder
         self._purpose: Purpose = purpose
         self._session = session
+        self._last_follow = shard.claim_until + OVERTIME_S
+        self._keys = _keys_in(endpoint.opened.headers)
 
     async def follow(
         self, work: Work, result: Result, request: ProviderRequest, turn: int, attempt: int = 1
     ) -> Opening:
+        if time.monotonic() > self._last_follow:
+            raise CallFailed("timeout", "The rollout took longer than a shard may. Run it again.")
         done, result.last = result.last, None
         return await self._recorder.follow(
             work, done, request, turn=turn, attempt=attempt, purpose=self._purpose
@@ -338,7 +362,7 @@ class _Line:
                 raise attempt.error
             try:
                 opening = await self.follow(work, result, request, turn, number + 1)
-            except CallFailed:  # no budget for another try: what failed is still the provider
+            except CallFailed:  # no budget or time for another try: what failed is still the provider
                 raise attempt.error from None
             await asyncio.sleep(pause_s(number, attempt.error.retry_after_s))
         raise AssertionError("max_attempts is at least 1")
@@ -354,10 +378,13 @@ class _Line:
         try:
             if backend.speaks_http:
                 async with self._session.post(
-                    self.endpoint.opened.base_url + request.path, data=request.body, allow_redirects=False
+                    self.endpoint.opened.base_url + request.path,
+                    data=_sendable(request.body),
+                    allow_redirects=False,
                 ) as response:
                     status, headers = response.status, dict(response.headers)
                     await arrived.read(response)
+                arrived.leave_out(self._keys)
                 _raise_for_status(status, response.headers, arrived.body)
             else:
                 answered = await asyncio.wait_for(backend.call(request), self.endpoint.timeout_s)
@@ -365,24 +392,47 @@ class _Line:
             completion = backend.read(arrived.body)
         except CallFailed as failed:
             error = failed
+        except aiohttp.ConnectionTimeoutError:
+            error = CallFailed("connection", f"No connection within {CONNECT_TIMEOUT_S} s.", retryable=True)
         except TimeoutError:
             error = CallFailed("timeout", "No complete answer within the backend's timeout.", retryable=True)
         except aiohttp.ClientPayloadError as broken:
             error = CallFailed("truncated_stream", f"The answer broke off: {broken}", retryable=True)
+        except aiohttp.ClientResponseError as broken:
+            error = CallFailed("protocol", f"The answer is no HTTP: {broken.message}"[:500], retryable=True)
         except (aiohttp.ClientError, OSError) as broken:
             error = CallFailed("connection", f"{type(broken).__name__}: {broken}"[:500], retryable=True)
+        arrived.leave_out(self._keys)  # also of what broke off
         return Attempt(
             call_id=call_id,
             purpose=self._purpose,
             request=request,
             status=status,
-            headers=headers,
+            headers=headers if headers is None else _without(self._keys, headers),
             body=arrived.body if status is not None or arrived.first_byte_ms is not None else None,
             latency_ms=(time.perf_counter() - start) * 1000,
             first_byte_ms=arrived.first_byte_ms,
             completion=completion,
             error=error,
         )
+
+
+def _keys_in(headers: Mapping[str, str]) -> list[str]:
+    """What follows the scheme in each header that is sent, where it is long enough to be a key."""
+    values = [value.split()[-1] for value in headers.values() if value.split()]
+    return [value for value in values if len(value) >= MIN_KEY_CHARS]
+
+
+def _without(keys: Sequence[str], headers: Mapping[str, str]) -> dict[str, str]:
+    kept = dict(headers)
+    for key in keys:
+        kept = {name: value.replace(key, KEY_STAND_IN) for name, value in kept.items()}
+    return kept
+
+
+def _sendable(body: bytes) -> bytes | io.BytesIO:
+    """aiohttp writes bytes in one go, and warns of it where they are many."""
+    return body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body)
 
 
 class _Arrived:
@@ -399,6 +449,12 @@ class _Arrived:
     @property
     def body(self) -> bytes:
         return b"".join(self._chunks)
+
+    def leave_out(self, keys: Sequence[str]) -> None:
+        """A provider that repeats the request it was sent must not put its key before those who read runs."""
+        for key in keys:
+            if key.encode() in (body := self.body):
+                self._chunks = [body.replace(key.encode(), KEY_STAND_IN.encode())]
 
     def add(self, chunk: bytes) -> None:
         if self.first_byte_ms is None:
@@ -451,5 +507,5 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         pass
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -28,7 +28,7 @@ KEY_NAME = re.compile(KEY_PREFIX + r"[A-Z0-9_]{1,80}")
 MAX_REQUESTS_PER_MINUTE = 1_000_000
 LIMITS = {
     "concurrency": (1, 1024),
-    "timeout_s": (1, 3600),
+    "timeout_s": (1, 900),
     "max_attempts": (1, 10),
     "requests_per_minute": (1, MAX_REQUESTS_PER_MINUTE),
 }

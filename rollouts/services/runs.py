@@ -305,7 +305,11 @@ def _instance(backend: Backend, *, secret: bool = True) -> BackendKind:
 
     def key_of(name: str) -> str | None:
         # asked again here: a revision from before the rule must not read other variables of the worker
-        return os.environ.get(name) if secret and name.startswith(KEY_PREFIX) else None
+        if not secret or not name.startswith(KEY_PREFIX):
+            return None
+        value = os.environ.get(name)
+        # a secret that was mounted as a file ends in a line end, which no header can hold
+        return value.strip() if value is not None else None
 
     return make(backend.kind, backend.config, key_of=key_of, key_env=backend.key_env)
 

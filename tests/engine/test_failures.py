@@ -281,3 +281,18 @@ def test_the_failure_kinds_are_a_closed_list() -> None:
 
     assert FAILURE_KINDS.keys() > MASKING_KINDS
     assert not MASKING_KINDS & {"scorer", "budget", "cancelled", "worker_lost"}
+
+
+def test_a_rollout_that_outlasts_its_shard_is_masked_and_can_be_run_again(
+    plan: Plan, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider that stays away for ever must not hold a worker beyond its task's time limit."""
+    from rollouts.engine import runner
+
+    monkeypatch.setattr(runner, "OVERTIME_S", -1000.0)
+    provider.answer = lambda seen: Reply(b"busy", status=503)
+
+    run = worked(plan(calls=1, max_attempts=5))
+
+    assert len(provider.seen) == 1
+    assert outcome(run) == (RolloutState.MASKED, "server")

@@ -139,7 +139,9 @@ def test_samples_of_a_plug_in_alternate_as_its_answers_do(plan_plugin: Plan) -> 
     assert list(run.rollouts.order_by("sample_index").values_list("exact", flat=True)) == [True, False] * 2
 
 
-def test_samples_zero_one_two_zero_one_are_three_calls_of_a_plug_in(plan_plugin: Plan, calls: list[Any]) -> None:
+def test_samples_zero_one_two_zero_one_are_three_calls_of_a_plug_in(
+    plan_plugin: Plan, calls: list[Any]
+) -> None:
     worked(plan_plugin("named", samples=3, reuse=True))
     worked(plan_plugin("named", samples=2, reuse=True))
 
@@ -235,7 +237,9 @@ def test_a_dual_backends_tool_calls_are_its_targets(engineer: User, provider: Pr
     assert run.rollouts.get().tool_evidence == "executed"
 
 
-def test_the_generator_of_a_dual_backend_judges_what_its_target_answers(engineer: User, provider: Provider) -> None:
+def test_the_generator_of_a_dual_backend_judges_what_its_target_answers(
+    engineer: User, provider: Provider
+) -> None:
     provider.answer = lambda seen: Reply(completion("Hello!"))
     row = {**MARKED, "rubric": "It greets."}
     del row["checks"]

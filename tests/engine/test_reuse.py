@@ -124,7 +124,9 @@ def test_an_old_answer_is_not_taken(plan: Plan, provider: Provider, settings: An
     assert len(provider.seen) == 2
 
 
-def test_an_answer_beyond_the_newest_rollouts_is_not_taken(plan: Plan, provider: Provider, settings: Any) -> None:
+def test_an_answer_beyond_the_newest_rollouts_is_not_taken(
+    plan: Plan, provider: Provider, settings: Any
+) -> None:
     worked(plan(calls=3))
     settings.ATTEMPT_CACHE_ROLLOUTS = 5  # of the six that there are now
 
