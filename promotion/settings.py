@@ -297,7 +297,13 @@ CELERY_BROKER_URL = REDIS_URL or "filesystem://"
 BROKER_DIR = VAR_DIR / "broker"
 if REDIS_URL:
     # Redis delivers a message again after this time; it must be longer than the longest task (checks.py compares).
-    CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, object] = {"visibility_timeout": 3600}
+    CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, object] = {
+        "visibility_timeout": 3600,
+        # a broker that says nothing is away: whoever waits for it, a web request too, goes on
+        "socket_connect_timeout": 5,
+        "socket_timeout": 5,
+        "socket_keepalive": True,
+    }
 else:
     (BROKER_DIR / "control").mkdir(parents=True, exist_ok=True)
     CELERY_BROKER_TRANSPORT_OPTIONS = {
@@ -318,16 +324,16 @@ CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "beat-schedule")
 CELERY_BEAT_SCHEDULE = {
-    # An old sweep is worth nothing: it expires, so that none pile up behind a long shard.
+    # An old sweep is worth nothing: it expires, so that few pile up behind a long shard, and one still gets its turn.
     "rollouts.sweep": {
         "task": "rollouts.tasks.sweep",
         "schedule": SWEEP_SECONDS,
-        "options": {"expires": SWEEP_SECONDS},
+        "options": {"expires": max(60, SWEEP_SECONDS)},
     },
     "promotion.sweep": {
         "task": "promotion.tasks.sweep",
         "schedule": SWEEP_SECONDS,
-        "options": {"expires": SWEEP_SECONDS},
+        "options": {"expires": max(60, SWEEP_SECONDS)},
     },
 }
 

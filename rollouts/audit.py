@@ -28,6 +28,8 @@ ACTIONS: dict[str, str] = {
     "backend.saved": "A backend got a new revision.",
     "base_model.registered": "A base model was registered.",
     "suite.sealed": "A suite was sealed.",
+    "dataset.registered": "A dataset was registered.",
+    "dataset.described": "A registered dataset got its sidecar, or the very bytes that it declares.",
     "transcript.saved": "A recorded transcript was stored.",
     "run.planned": "An eval run was planned and its rollouts written.",
     "run.scored": "An eval run closed with its counts.",

@@ -21,10 +21,12 @@ from rollouts.models import (
     BaseModel,
     Case,
     Claim,
+    Dataset,
     EvalRun,
     Invocation,
     Look,
     ModelCall,
+    Overlap,
     Rollout,
     RolloutState,
     Subject,
@@ -554,6 +556,42 @@ def base_models() -> QuerySet[BaseModel]:
 
 def subject_by_digest(digest: str) -> Subject | None:
     return Subject.objects.select_related("base").filter(digest=digest).first()
+
+
+# datasets
+
+
+def datasets() -> QuerySet[Dataset]:
+    return Dataset.objects.select_related("artifact", "registered_by")
+
+
+def dataset_by_name(name: str, version: int) -> Dataset:
+    dataset = datasets().filter(name=name, version=version).first()
+    if dataset is None:
+        raise NotFound("There is no such dataset.")
+    return dataset
+
+
+def overlaps_of(dataset: Dataset) -> QuerySet[Overlap]:
+    """What the dataset was compared with, suites first."""
+    found = Overlap.objects.filter(dataset=dataset).select_related("suite", "other")
+    return found.order_by(F("suite_id").asc(nulls_last=True), "other_id")
+
+
+def declared_digest(sidecar: Any, role: str) -> str | None:
+    """The SHA-256 that a sidecar gives for the file in this role (train or eval), as far as it gives one."""
+    given = sidecar if isinstance(sidecar, dict) else {}
+    found = given.get(f"{role}_sha256") or given.get("sha256")
+    return found if isinstance(found, str) else None
+
+
+def declared_streams(sidecar: Any) -> list[str]:
+    """The names of the streams that a sidecar says the data was composed of, in alphabetical order."""
+    sources = sidecar.get("sources") if isinstance(sidecar, dict) else None
+    names = list(sources) if isinstance(sources, dict) else []
+    if isinstance(sources, list):
+        names = [part.get("name") if isinstance(part, dict) else part for part in sources]
+    return sorted({name for name in names if isinstance(name, str)})
 
 
 # audit

@@ -108,5 +108,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]:
     from celery.app.task import Task
 
     messages: list[tuple[str, tuple[Any, ...]]] = []
-    monkeypatch.setattr(Task, "delay", lambda self, *args, **kwargs: messages.append((self.name, args)))
+    monkeypatch.setattr(
+        Task, "apply_async", lambda self, args=(), **_: messages.append((self.name, tuple(args)))
+    )
     return messages

@@ -25,6 +25,7 @@ from promotion.models import (
 from promotion.services import gating
 from rollouts import audit
 from rollouts.errors import Conflict, InvalidInput, NotAllowed, NotFound, StaleEvidence
+from rollouts.messages import send_after_commit
 from rollouts.models import AuditEvent
 from rollouts.states import require_move
 
@@ -200,4 +201,4 @@ def send_publish(candidate_id: int) -> None:
     from promotion import tasks
 
     Candidate.objects.filter(pk=candidate_id).update(last_sent_at=timezone.now())
-    transaction.on_commit(lambda: tasks.publish.delay(candidate_id))
+    send_after_commit(tasks.publish, candidate_id)

@@ -12,7 +12,7 @@ from django.http import FileResponse
 from rest_framework.renderers import BaseRenderer
 
 from rollouts import store
-from rollouts.errors import Conflict
+from rollouts.errors import Conflict, InvalidInput
 from rollouts.hashing import sha256_file
 from rollouts.models import Artifact
 
@@ -41,6 +41,16 @@ def path_on_disk(file: UploadedFile) -> Path:
     assert isinstance(file, TemporaryUploadedFile), "uploads go to disk"
     file.flush()
     return Path(file.temporary_file_path())
+
+
+def bytes_of(field: str, file: UploadedFile | None, most: int) -> bytes | None:
+    """A small file's bytes. Raises `InvalidInput` where it is larger than `most`."""
+    if file is None:
+        return None
+    if (file.size or 0) > most:
+        raise InvalidInput(field, f"is {file.size} bytes; at most {most} are taken.")
+    data: bytes = file.read()
+    return data
 
 
 def file_response(artifact: Artifact, name: str) -> FileResponse:

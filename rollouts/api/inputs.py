@@ -76,6 +76,13 @@ class SuiteForm(StrictSerializer):
     scorer = serializers.ChoiceField(choices=SCORERS, required=False)
 
 
+class DatasetForm(StrictSerializer):
+    """The JSONL file of a dataset, in a form, with the JSON that came with it."""
+
+    file = Upload()
+    sidecar = Upload(required=False, help_text="What the file declares of itself: digests, streams, review.")
+
+
 class TranscriptForm(StrictSerializer):
     """The JSONL file of a transcript, in a form."""
 
@@ -135,6 +142,11 @@ class NewSuiteQuery(Query):
     name = Name()
     source = Text(allow_blank=True, default="", help_text="Where the cases come from.")
     scorer = serializers.ChoiceField(choices=SCORERS, required=False, help_text="decision, if none is given.")
+
+
+class NewDatasetQuery(Query):
+    name = Name()
+    source = Text(allow_blank=True, default="", help_text="Where the rows come from.")
 
 
 class RunQuery(PageQuery):

@@ -16,16 +16,18 @@ from rollouts.models import (
     AuditEvent,
     Backend,
     Case,
+    Dataset,
     EvalRun,
     Invocation,
     ModelCall,
+    Overlap,
     Payload,
     Rollout,
     RolloutState,
     Subject,
     Suite,
 )
-from rollouts.selectors import APART, METRICS, reused_from, run_summary
+from rollouts.selectors import APART, METRICS, declared_streams, reused_from, run_summary
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -67,6 +69,16 @@ class Person(serializers.CharField):
         return name
 
 
+class OrNull(serializers.CharField):
+    """A text, or null where the column is empty."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_null=True, read_only=True, **options)
+
+    def to_representation(self, value: Any) -> str | None:  # type: ignore[override]
+        return value or None
+
+
 class BackendOutput(serializers.ModelSerializer[Backend]):
     url = Address("api-backend-detail", kwarg="name", attribute="name")
     config = AnyObject()
@@ -100,6 +112,67 @@ class SuiteOutput(serializers.ModelSerializer[Suite]):
         fields = [
             "name", "url", "version", "digest", "scorer", "case_count", "source", "sealed_at", "sealed_by",
         ]  # fmt: skip
+
+
+class DatasetOutput(serializers.ModelSerializer[Dataset]):
+    """Counts are of the registered file; `declared_sha256` is what its sidecar says of the bytes, null where nothing."""
+
+    url = Address("api-dataset-detail", kwarg="digest", attribute="digest")
+    file_sha256 = serializers.CharField(source="artifact_id")
+    size_bytes = serializers.IntegerField(source="artifact.size_bytes")
+    declared_sha256 = OrNull()
+    rows = serializers.IntegerField(source="row_count")
+    distinct_texts = serializers.IntegerField(source="text_count")
+    schema_sha256 = OrNull()
+    streams = serializers.SerializerMethodField()
+    registered_by = Person()
+
+    class Meta:
+        model = Dataset
+        fields = [
+            "name", "url", "version", "digest", "file_sha256", "size_bytes", "declared_sha256", "rows",
+            "distinct_texts", "without_id", "repeated_ids", "schema_sha256", "streams", "source", "registered_at",
+            "registered_by",
+        ]  # fmt: skip
+
+    def get_streams(self, dataset: Dataset) -> list[str]:
+        return declared_streams(dataset.sidecar)
+
+
+class OverlapOutput(serializers.Serializer[Any]):
+    """What a dataset shares with a suite or another dataset: counts of rows, ids and groups, and examples."""
+
+    kind = serializers.SerializerMethodField()
+    digest = serializers.SerializerMethodField()
+    name = serializers.SerializerMethodField()
+    report = AnyObject()
+    created_at = serializers.DateTimeField()
+
+    @extend_schema_field({"type": "string", "enum": ["suite", "dataset"]})
+    def get_kind(self, overlap: Overlap) -> str:
+        return "suite" if overlap.suite else "dataset"
+
+    def get_digest(self, overlap: Overlap) -> str:
+        return _other(overlap).digest
+
+    def get_name(self, overlap: Overlap) -> str:
+        return str(_other(overlap))
+
+
+def _other(overlap: Overlap) -> Suite | Dataset:
+    other = overlap.suite or overlap.other
+    assert other is not None
+    return other
+
+
+class DatasetDetail(DatasetOutput):
+    """A dataset with its sidecar, and what it was compared with so far."""
+
+    sidecar = AnyObjectOrNull()
+    overlaps = OverlapOutput(many=True, source="overlaps_found")
+
+    class Meta(DatasetOutput.Meta):
+        fields = [*DatasetOutput.Meta.fields, "sidecar", "overlaps"]
 
 
 class CaseOutput(serializers.ModelSerializer[Case]):

@@ -136,7 +136,7 @@ def skip_for_budget(run_id: int, also: Collection[int]) -> int:
 def end_claim(claim_id: int) -> None:
     """The shard is over. Rollouts it still holds (it was cut short) go back, as after a lost worker."""
     with transaction.atomic():
-        claim = _locked(Claim.objects.filter(pk=claim_id, ended_at__isnull=True))
+        claim = _locked(Claim.objects.filter(pk=claim_id, ended_at__isnull=True), wait=True)
         if claim is not None:
             running = Invocation.objects.filter(claim=claim, state=InvocationState.RUNNING)
             _release(claim, lost=running.exists())
@@ -148,20 +148,24 @@ def expire_leases() -> list[int]:
     due = Claim.objects.filter(ended_at__isnull=True, lease_expires_at__lt=timezone.now())
     for claim_id in due.values_list("pk", flat=True):
         with transaction.atomic():
-            claim = _locked(due.filter(pk=claim_id, lease_expires_at__lt=timezone.now()))
+            # a row that somebody holds is looked at again by the next sweep, which waits for nobody
+            claim = _locked(due.filter(pk=claim_id, lease_expires_at__lt=timezone.now()), wait=False)
             if claim is not None:
                 _release(claim, lost=True)
                 run_ids.append(claim.run_id)
     return run_ids
 
 
-def _locked(claims: QuerySet[Claim]) -> Claim | None:
+def _locked(claims: QuerySet[Claim], *, wait: bool) -> Claim | None:
     """The one claim of the query, its run's row locked first: the order in which everyone takes the two."""
+    skip = not wait and connection.features.has_select_for_update_skip_locked
     run_id = claims.values_list("run_id", flat=True).first()
-    if run_id is None:
+    if (
+        run_id is None
+        or EvalRun.objects.select_for_update(skip_locked=skip).filter(pk=run_id).first() is None
+    ):
         return None
-    EvalRun.objects.select_for_update().get(pk=run_id)
-    return claims.select_for_update().first()
+    return claims.select_for_update(skip_locked=skip).first()
 
 
 def _release(claim: Claim, *, lost: bool) -> None:

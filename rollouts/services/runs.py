@@ -21,7 +21,7 @@ from django.db.models import Count, Exists, Max, OuterRef, Q
 from django.utils import timezone
 
 from rollouts import audit, permissions, store
-from rollouts.backends import kind_named, make
+from rollouts.backends import make
 from rollouts.backends.base import Backend as BackendKind
 from rollouts.backends.base import BackendUnavailable, Opened, SubjectFiles
 from rollouts.backends.dual import Dual
@@ -33,6 +33,7 @@ from rollouts.engine import claims, planner
 from rollouts.engine.dialogue import Asker, Dialogue
 from rollouts.engine.runner import Endpoint, LeaseLost, Shard, run_shard
 from rollouts.errors import Conflict, InvalidInput, NotFound
+from rollouts.messages import send_after_commit
 from rollouts.models import (
     ACTIVE_RUN_STATES,
     RUN_MOVES,
@@ -207,11 +208,21 @@ def send(run: EvalRun) -> None:
     """Tell workers to look at the run, after commit. Doubled or lost messages do no harm."""
     from rollouts import tasks
 
-    shards = 1 if kind_named(run.backend.kind).exclusive else SHARDS_AT_ONCE
+    try:
+        shards = 1 if _instance(run.backend, secret=False).exclusive else SHARDS_AT_ONCE
+    except InvalidInput:  # the worker that looks says what is wrong with it
+        shards = 1
     shards = max(1, min(shards, run.planned // max(1, run.backend.concurrency)))
     EvalRun.objects.filter(pk=run.pk).update(last_sent_at=timezone.now())
-    for _ in range(shards):
-        transaction.on_commit(lambda: tasks.work_shard.delay(run.pk))
+    send_after_commit(tasks.work_shard, run.pk, times=shards)
+
+
+def take_back() -> None:
+    """Takes what lost workers held, and sends for each: the run must not go on with one worker less."""
+    from rollouts import tasks
+
+    for run_id in claims.expire_leases():
+        send_after_commit(tasks.work_shard, run_id)
 
 
 def work_shard(run_id: int) -> int:
@@ -224,22 +235,26 @@ def work_shard(run_id: int) -> int:
     except InvalidInput as error:  # a plug-in that this worker has not, or a revision from before a rule
         fail(run_id, code="backend_unusable", detail=error.message)
         return 0
+    # a sweep waits behind the shards of a busy queue; this does not
+    take_back()
     worker = f"{socket.gethostname()}:{os.getpid()}"
     claim = claims.open_claim(run_id=run_id, worker=worker, exclusive=kind.exclusive)
     if claim is None:
         close_if_done(run_id)
         return 0
+    done = 0
     try:
-        return asyncio.run(_shard(run, claim, kind))
+        done = asyncio.run(_shard(run, claim, kind))
     except BackendUnavailable as error:
         fail(run_id, code=error.code, detail=error.message)
-        return 0
     except LeaseLost:
         log.warning("claim %s lost its lease; its work goes to another worker", claim.pk)
-        return 0
     finally:
         claims.end_claim(claim.pk)
-        _continue(run_id)
+        close_if_done(run_id)
+    # not after an unexpected error: the sweep sends again, at its own pace and not without end
+    _continue(run_id)
+    return done
 
 
 async def _shard(run: EvalRun, claim: Claim, kind: BackendKind) -> int:
@@ -372,7 +387,7 @@ def _continue(run_id: int) -> None:
         from rollouts import tasks
 
         EvalRun.objects.filter(pk=run_id).update(last_sent_at=timezone.now())
-        transaction.on_commit(lambda: tasks.work_shard.delay(run_id))
+        send_after_commit(tasks.work_shard, run_id)
 
 
 def close_if_done(run_id: int) -> bool:
@@ -592,7 +607,7 @@ def _rescore_batch(asker: Asker, rollout_ids: list[int]) -> int:
 
 def sweep() -> None:
     """Finds what lost messages and lost workers left behind, and sends for it again."""
-    claims.expire_leases()
+    take_back()
     before = timezone.now() - timedelta(seconds=2 * settings.SWEEP_SECONDS)
     at_work = Claim.objects.filter(run=OuterRef("pk"), ended_at__isnull=True)
     idle = EvalRun.objects.select_related("backend").filter(

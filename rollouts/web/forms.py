@@ -50,6 +50,23 @@ class SuiteFilter(forms.Form):
     name = forms.CharField(required=False, max_length=100)
 
 
+class DatasetForm(forms.Form):
+    """A dataset by upload: its rows, and what came with them."""
+
+    name = forms.SlugField(
+        max_length=60, help_text="Small letters, digits, - and _. A change is its next version."
+    )
+    file = forms.FileField(label="Rows (JSONL)", allow_empty_file=True)
+    sidecar = forms.FileField(
+        required=False,
+        label="Sidecar (JSON)",
+        help_text="What the export says of the file: digests, streams, review.",
+    )
+    source = forms.CharField(
+        required=False, max_length=200, label="Source", help_text="Where the rows come from."
+    )
+
+
 class _Suites(forms.ModelChoiceField):
     def label_from_instance(self, suite: Suite) -> str:
         return f"{suite} ({suite.case_count:,} cases, scored by {suite.scorer.replace('_', ' ')})"

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from rollouts.web import views
+from rollouts.web import datasets, views
 
 app_name = "rollouts"
 
@@ -23,6 +23,10 @@ urlpatterns = [
     path("calls/<int:pk>/response.txt", views.body, {"part": "response"}, name="response"),
     path("suites/", views.suites, name="suites"),
     path("suites/<slug:name>/<int:version>/", views.suite, name="suite"),
+    path("datasets/", datasets.datasets, name="datasets"),
+    path("datasets/new/", datasets.new_dataset, name="new-dataset"),
+    path("datasets/new/register/", datasets.register_dataset, name="register-dataset"),
+    path("datasets/<slug:name>/<int:version>/", datasets.dataset, name="dataset"),
     path("cases/<int:pk>/", views.case, name="case"),
     path("cases/<int:pk>/case.txt", views.case_json, name="case-json"),
     path("backends/", views.backends, name="backends"),

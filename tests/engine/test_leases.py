@@ -269,8 +269,32 @@ def test_the_sweep_takes_expired_work_and_sends_for_it_in_one_go(plan: Plan, sen
 
     runs.sweep()
 
-    assert sent == [("rollouts.tasks.work_shard", (run.pk,))]
+    assert set(sent) == {("rollouts.tasks.work_shard", (run.pk,))}
     assert Rollout.objects.get().state == RolloutState.QUEUED
+
+
+def test_a_lost_worker_is_replaced_while_others_still_work_on_the_run(plan: Plan, sent: list[Any]) -> None:
+    run = plan(calls=2)
+    claim_and_vanish(run, limit=1)
+    busy = claims.open_claim(run_id=run.pk, worker="busy:1", exclusive=False)
+    assert busy is not None
+    sent.clear()
+
+    runs.sweep()
+
+    assert sent == [("rollouts.tasks.work_shard", (run.pk,))]
+
+
+def test_a_worker_that_begins_takes_back_what_others_lost_before_a_sweep_gets_its_turn(
+    plan: Plan, provider: Provider
+) -> None:
+    run = plan(calls=2)
+    gone = claim_and_vanish(run)
+
+    assert runs.work_shard(run.pk) == 2
+
+    gone.refresh_from_db()
+    assert gone.lost
 
 
 def test_the_same_lost_work_is_given_back_once(plan: Plan) -> None:
@@ -324,7 +348,7 @@ def test_a_shard_that_breaks_gives_its_work_back_at_once(
             runs.work_shard(run.pk)
 
     assert set(Rollout.objects.values_list("state", flat=True)) == {RolloutState.QUEUED}
-    assert ("rollouts.tasks.work_shard", (run.pk,)) in sent
+    assert sent == []  # the sweep sends again, and does not do so without end
     assert not Claim.objects.filter(ended_at__isnull=True).exists()
     assert runs.work_shard(run.pk) == 2
 

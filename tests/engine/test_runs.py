@@ -634,8 +634,10 @@ def test_the_sweep_closes_a_run_whose_worker_died_before_it_could(
     plan: Plan, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = plan(calls=1)
-    monkeypatch.setattr(runs, "_continue", lambda run_id: None)  # the worker is gone after its last write
-    runs.work_shard(run.pk)
+    with monkeypatch.context() as gone:  # the worker is gone after its last write
+        gone.setattr(runs, "close_if_done", lambda run_id: False)
+        gone.setattr(runs, "_continue", lambda run_id: None)
+        runs.work_shard(run.pk)
     assert EvalRun.objects.get().state == RunState.RUNNING
     make_stale(run)
 
@@ -645,7 +647,7 @@ def test_the_sweep_closes_a_run_whose_worker_died_before_it_could(
     assert (run.state, run.scored) == (RunState.SCORED, 1)
 
 
-def test_one_broken_run_does_not_keep_the_others_from_being_sent(plan: Plan, sent: Sent) -> None:
+def test_a_run_whose_backend_is_gone_is_sent_and_fails_where_it_is_looked_at(plan: Plan, sent: Sent) -> None:
     broken, good = plan(calls=1, model="broken"), plan(calls=1, model="good", timeout_s=9)
     Backend.objects.filter(pk=broken.backend_id).update(kind="a_plugin_that_is_gone")
     for run in (broken, good):
@@ -654,7 +656,10 @@ def test_one_broken_run_does_not_keep_the_others_from_being_sent(plan: Plan, sen
 
     runs.sweep()
 
-    assert sent == [("rollouts.tasks.work_shard", (good.pk,))]
+    assert sorted(sent) == [("rollouts.tasks.work_shard", (run.pk,)) for run in (broken, good)]
+    assert runs.work_shard(broken.pk) == 0
+    broken.refresh_from_db()
+    assert (broken.state, broken.error_code) == (RunState.FAILED, "backend_unusable")
 
 
 def test_the_sweep_is_silent_about_finished_runs(plan: Plan, sent: Sent) -> None:
