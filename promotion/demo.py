@@ -114,9 +114,10 @@ def _suite_files(full: bool) -> list[tuple[str, bytes, str]]:
 def policy_document(sealed: dict[str, Suite]) -> dict[str, Any]:
     """The demo policy over the sealed suites: two by default, six with --full."""
     digest = {name: suite.digest for name, suite in sealed.items()}
-    gates: list[dict[str, Any]] = [{"gate": "candidate_artifact_hash"}]
-    for gate in ("sealed_eval_hash", "evaluated_artifact"):
+    gates: list[dict[str, Any]] = [{"gate": "candidate_artifact_hash"}, {"gate": "export_parity"}]
+    for gate in ("sealed_eval_hash", "deployed_artifact_gauntlet", "sample_independence"):
         gates += [{"gate": gate, "suite": value} for value in digest.values()]
+    gates += [{"gate": "masked_ceiling", "suite": value, "max_percent": "5"} for value in digest.values()]
     named, fabrication = digest["named_tools"], digest["fabrication"]
     gates += [
         {"gate": "arena_max_regression", "suite": named, "metric": "tool", "max_drop": "0.02"},

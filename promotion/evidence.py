@@ -226,7 +226,11 @@ class _Sizes:
 
 def _sizes(suites: list[Suite]) -> dict[int, _Sizes]:
     sizes: dict[int, _Sizes] = defaultdict(_Sizes)
-    rows = Case.objects.filter(suite__in=suites).order_by().values_list("suite_id", "id", "family", "prompt_sha256")
+    rows = (
+        Case.objects.filter(suite__in=suites)
+        .order_by()
+        .values_list("suite_id", "id", "family", "prompt_sha256")
+    )
     for suite_id, case_id, family, prompt in rows.iterator(5000):
         suite = sizes[suite_id]
         prompt = prompt or f"case {case_id}"

@@ -15,7 +15,9 @@ from promotion.models import (
     AliasMove,
     Approval,
     Candidate,
+    CandidateDataset,
     CandidateState,
+    DatasetRole,
     Decision,
     Evidence,
     Export,
@@ -24,6 +26,8 @@ from promotion.models import (
     Track,
 )
 from rollouts.errors import NotFound
+from rollouts.models import Dataset, Overlap
+from rollouts.selectors import declared_digest, declared_streams
 
 # states in which the submitter, or any engineer, has the next step
 ENGINEERS_TURN = (
@@ -182,6 +186,67 @@ def drafts(limit: int) -> QuerySet[Policy]:
     )
 
 
+# what candidates were made from
+
+
+def dataset_uses(candidate_id: int) -> list[CandidateDataset]:
+    """The candidate's datasets, training data first, then by name and version. One query."""
+    uses = CandidateDataset.objects.filter(candidate_id=candidate_id)
+    found = uses.select_related("dataset__registered_by", "dataset__artifact")
+    return sorted(
+        found, key=lambda use: (use.role != DatasetRole.TRAIN, use.dataset.name, use.dataset.version)
+    )
+
+
+def datasets_part(candidate_id: int, suites: Sequence[str]) -> list[dict[str, Any]]:
+    """The `datasets` of an evidence document: what the candidate was made from, training data first.
+
+    Each has its comparisons with `suites` (digests), in that order, then those with the candidate's other datasets.
+    What was not compared is not listed. Two queries.
+    """
+    uses = dataset_uses(candidate_id)
+    numbers = {use.dataset_id: number for number, use in enumerate(uses)}
+    places = {digest: place for place, digest in enumerate(suites)}
+    wanted = Q(suite__digest__in=places) | Q(other__in=numbers)
+    found = Overlap.objects.filter(wanted, dataset__in=numbers).select_related("suite", "other")
+    overlaps: dict[int, dict[tuple[bool, int], dict[str, Any]]] = {use.dataset_id: {} for use in uses}
+    for overlap in found:
+        with_dataset = overlap.suite is None
+        other = overlap.other if with_dataset else overlap.suite
+        place = numbers[other.pk] if with_dataset else places[other.digest]
+        overlaps[overlap.dataset_id][with_dataset, place] = {
+            "with": "dataset" if with_dataset else "suite",
+            "digest": other.digest,
+            "name": other.name,
+            "report": overlap.report,
+        }
+    return [
+        {
+            **_dataset_part(use.dataset, use.role),
+            "overlaps": [part for _, part in sorted(overlaps[use.dataset_id].items())],
+        }
+        for use in uses
+    ]
+
+
+def _dataset_part(dataset: Dataset, role: str) -> dict[str, Any]:
+    return {
+        "role": str(role),
+        "name": dataset.name,
+        "version": dataset.version,
+        "digest": dataset.digest,
+        "file_sha256": dataset.artifact_id,
+        "declared_sha256": declared_digest(dataset.sidecar, role),
+        "rows": dataset.row_count,
+        "distinct_texts": dataset.text_count,
+        "without_id": dataset.without_id,
+        "repeated_ids": dataset.repeated_ids,
+        "schema_sha256": dataset.schema_sha256 or None,
+        "streams": declared_streams(dataset.sidecar),
+        "registered_by": dataset.registered_by.get_username() if dataset.registered_by else None,
+    }
+
+
 # registry
 
 
@@ -212,8 +277,3 @@ def published_export(export_id: int) -> Export:
     if export is None:
         raise NotFound("There is no such export.")
     return export
-
-
-def datasets_part(candidate_id: int, suites: Sequence[str]) -> list[dict[str, Any]]:
-    """What the candidate was made from, and what that shares with the suites: the evidence's part on datasets."""
-    return []

@@ -14,6 +14,13 @@ def build(candidate_id: int) -> None:
 
 
 @shared_task
+def compare_datasets(candidate_id: int) -> None:
+    from promotion.services import candidate_datasets
+
+    candidate_datasets.compare_and_judge(candidate_id)
+
+
+@shared_task
 def publish(candidate_id: int) -> None:
     from promotion.services import registry
 

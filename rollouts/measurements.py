@@ -61,7 +61,9 @@ def measured(runs: Iterable[EvalRun]) -> dict[int, Measured]:
     found: dict[int, Measured] = {run_id: Measured() for run_id in samples}
     cases: dict[tuple[int, int], list[int]] = {}
     about: dict[int, tuple[str, bool, str]] = {}
-    for run_id, case_id, family, expects_call, prompt, right, wrong, answer_class, latency_ms in _rows(samples):
+    for run_id, case_id, family, expects_call, prompt, right, wrong, answer_class, latency_ms in _rows(
+        samples
+    ):
         run = found[run_id]
         if answer_class:
             run.classes[answer_class] += 1

@@ -53,4 +53,4 @@ def require_can_run(person: Person) -> None:
 
 def require_can_register(person: Person) -> None:
     """Base models, backends and suites."""
-    require_roles(person, [ENGINEER, ADMINISTRATOR], "register base models, backends or suites")
+    require_roles(person, [ENGINEER, ADMINISTRATOR], "register base models, backends, suites or datasets")

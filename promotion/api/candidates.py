@@ -16,6 +16,7 @@ from promotion.api.inputs import (
     CandidateForm,
     CandidateQuery,
     CandidateRunInput,
+    DatasetsInput,
     EvaluateInput,
     EvidenceQuery,
     WithdrawInput,
@@ -28,9 +29,10 @@ from promotion.api.outputs import (
     StartedOutput,
 )
 from promotion.evidence import current_policy, document_of
-from promotion.models import Approval, Candidate, Evidence, Track
+from promotion.models import Approval, Candidate, CandidateDataset, Evidence, Track
 from promotion.services import candidates, gating, registry
-from rollouts.api.files import path_on_disk
+from promotion.services.candidate_datasets import MAX_SCHEMA_BYTES, attach_datasets, one_schema_digest
+from rollouts.api.files import bytes_of, path_on_disk
 from rollouts.api.outputs import RunDetail
 from rollouts.api.pagination import page_of
 from rollouts.api.parsers import UploadParser
@@ -56,6 +58,7 @@ class CandidateViewSet(ApiViewSet):
     lookup_url_kwarg, lookup_value_regex = "id", ID
     may = {
         "create": permissions.require_can_submit,
+        "datasets": permissions.require_can_submit,
         "evaluate": permissions.require_can_evaluate,
         "judge": permissions.require_can_judge,
         "retry_build": permissions.require_can_retry,
@@ -88,8 +91,28 @@ class CandidateViewSet(ApiViewSet):
             by=request.user,
             outtype=data["outtype"],
             baseline=data["baseline"],
+            datasets=data.get("datasets", ()),
+            tool_schema_sha256=one_schema_digest(
+                data=bytes_of("tool_schema", data.get("tool_schema"), MAX_SCHEMA_BYTES),
+                sha256=data.get("tool_schema_sha256", ""),
+            ),
         )
         return accepted(detail(candidate.pk).data)
+
+    @action(detail=True, methods=["post"])
+    @effect(DatasetsInput, output=CandidateDetail)
+    def datasets(self, request: Request, id: str, data: dict[str, Any]) -> Response:
+        """Say what a candidate was made from, until it is judged. Only whoever submitted it may."""
+        candidate = row_or_404(Candidate.objects.all(), pk=id)
+        attach_datasets(
+            candidate_id=candidate.pk,
+            by=request.user,
+            datasets=data.get("datasets", ()),
+            tool_schema_sha256=one_schema_digest(
+                document=data.get("tool_schema"), sha256=data.get("tool_schema_sha256", "")
+            ),
+        )
+        return detail(id)
 
     @action(detail=True, methods=["post"])
     @effect(EvaluateInput, output=StartedOutput, status=202)
@@ -136,9 +159,10 @@ class CandidateViewSet(ApiViewSet):
     @gives(JudgedOutput)
     @action(detail=True)
     def gates(self, request: Request, id: str) -> Response:
-        """What the gates said of the candidate's newest evidence."""
-        newest = newest_evidence(row_or_404(Candidate.objects.all(), pk=id))
-        results = newest.gate_results.all() if newest else []
+        """What the gates say of the candidate's newest evidence now; of one that has ended, what they said."""
+        candidate = row_or_404(Candidate.objects.all(), pk=id)
+        newest = newest_evidence(candidate)
+        results = gating.results_of(candidate, newest) if newest else []
         return Response(
             JudgedOutput({"evidence": newest.digest if newest else None, "results": results}).data
         )
@@ -206,13 +230,14 @@ def candidate_etag(candidate: Candidate) -> str:
 
 
 def newest_evidence(candidate: Candidate) -> Evidence | None:
-    rows = Evidence.objects.filter(candidate=candidate).defer("document")
+    rows = Evidence.objects.filter(candidate=candidate)
     return rows.prefetch_related("gate_results").order_by("-id").first()
 
 
 def detail(candidate_id: int | str) -> Response:
     signatures = Prefetch("approvals", queryset=Approval.objects.select_related("approver").order_by("id"))
-    rows = candidate_rows().select_related("backend").prefetch_related(signatures)
+    uses = Prefetch("dataset_uses", queryset=CandidateDataset.objects.select_related("dataset"))
+    rows = candidate_rows().select_related("backend").prefetch_related(signatures, uses)
     candidate = row_or_404(rows, pk=candidate_id)
     candidate.newest_evidence = newest_evidence(candidate)
     return Response(CandidateDetail(candidate).data, headers={"ETag": candidate_etag(candidate)})

@@ -7,21 +7,36 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from promotion import preflight
 from promotion.gates import OPENS, Outcome
 from promotion.models import (
     Alias,
     AliasMove,
     Approval,
     Candidate,
+    CandidateDataset,
     Evidence,
     Export,
     GateResult,
     Policy,
     RegistryEntry,
     Track,
+    Waiver,
 )
-from promotion.services.gating import APPROVAL_GATE
-from rollouts.api.outputs import Address, AnyObject, AnyObjectOrNull, BackendName, Person, RunOutput
+from promotion.services.gating import APPROVAL_GATE, results_of
+from promotion.services.policies import Kind as ChangeKind
+from promotion.services.waivers import STATES as WAIVER_STATES
+from promotion.services.waivers import state_of as waiver_state
+from rollouts.api.outputs import (
+    Address,
+    AnyObject,
+    AnyObjectOrNull,
+    BackendName,
+    OrNull,
+    Person,
+    RunOutput,
+    address,
+)
 from rollouts.models import BaseModel
 
 
@@ -122,6 +137,39 @@ class GateResultOutput(serializers.ModelSerializer[GateResult]):
         fields = ["position", "gate", "outcome", "reason", "numbers"]
 
 
+class DatasetUseOutput(serializers.ModelSerializer[CandidateDataset]):
+    """A dataset that the candidate says it was made from."""
+
+    url = serializers.SerializerMethodField()
+    name = serializers.CharField(source="dataset.name")
+    version = serializers.IntegerField(source="dataset.version")
+    digest = serializers.CharField(source="dataset.digest")
+
+    class Meta:
+        model = CandidateDataset
+        fields = ["role", "name", "version", "digest", "url"]
+
+    def get_url(self, use: CandidateDataset) -> str:
+        return address("api-dataset-detail", digest=use.dataset.digest)
+
+
+class FindingOutput(serializers.Serializer[Any]):
+    """`code` is stable; `where` names a file and line, or a document and its key."""
+
+    code = serializers.CharField()
+    severity = serializers.ChoiceField(choices=[preflight.ERROR, preflight.WARNING])
+    where = serializers.CharField()
+    text = serializers.CharField()
+    remedy = serializers.CharField()
+
+
+class PreflightOutput(serializers.Serializer[Any]):
+    """`go` where nothing is an error."""
+
+    go = serializers.BooleanField()
+    findings = FindingOutput(many=True)
+
+
 class CandidateDetail(CandidateOutput):
     """A candidate with its newest evidence, what blocks it there, and its signatures."""
 
@@ -130,11 +178,13 @@ class CandidateDetail(CandidateOutput):
     evidence_digest = serializers.SerializerMethodField()
     blocked_by = serializers.SerializerMethodField()
     approvals = ApprovalOutput(many=True)
+    datasets = DatasetUseOutput(many=True, source="dataset_uses")
+    tool_schema_sha256 = OrNull()
 
     class Meta(CandidateOutput.Meta):
         fields = [
             *CandidateOutput.Meta.fields, "backend", "verification", "evidence_digest", "blocked_by",
-            "approvals",
+            "approvals", "datasets", "tool_schema_sha256",
         ]  # fmt: skip
 
     def get_evidence_digest(self, candidate: Candidate) -> str | None:
@@ -143,16 +193,69 @@ class CandidateDetail(CandidateOutput):
 
     def get_blocked_by(self, candidate: Candidate) -> list[str]:
         newest = candidate.newest_evidence  # type: ignore[attr-defined]
-        return blocked_by(newest) if newest else []
+        return blocked_by(candidate, newest) if newest else []
 
 
-def blocked_by(evidence: Evidence) -> list[str]:
-    """The gates of an evidence that do not open the door, signatures aside."""
+def blocked_by(candidate: Candidate, evidence: Evidence) -> list[str]:
+    """The gates that do not open the door now, signatures aside."""
     return [
         f"{result.gate}: {result.reason}"
-        for result in evidence.gate_results.all()
+        for result in results_of(candidate, evidence)
         if result.gate != APPROVAL_GATE and result.outcome not in OPENS
     ]
+
+
+class WaiverOutput(serializers.ModelSerializer[Waiver]):
+    """One gate of one candidate's measurements that two persons let be, for a time."""
+
+    url = Address("api-waiver-detail")
+    candidate = serializers.IntegerField(source="candidate_id")
+    suite = serializers.SerializerMethodField()
+    state = serializers.SerializerMethodField()
+    requested_by, granted_by, ended_by = Person(), Person(), Person()
+
+    class Meta:
+        model = Waiver
+        fields = [
+            "id", "url", "candidate", "gate", "suite", "measurement_digest", "state", "reason", "requested_by",
+            "requested_at", "granted_by", "granted_at", "expires_at", "ended_by", "ended_at",
+        ]  # fmt: skip
+
+    def get_suite(self, waiver: Waiver) -> str | None:
+        return waiver.suite_digest or None
+
+    @extend_schema_field(serializers.CharField(help_text=f"{', '.join(WAIVER_STATES)}."))
+    def get_state(self, waiver: Waiver) -> str:
+        return waiver_state(waiver)
+
+
+class WaiverDetail(WaiverOutput):
+    """`applies`: it is granted, has not run out, and is of what was judged last."""
+
+    applies = serializers.BooleanField()
+
+    class Meta(WaiverOutput.Meta):
+        fields = [*WaiverOutput.Meta.fields, "applies"]
+
+
+class ChangeOutput(serializers.Serializer[Any]):
+    """One difference. `loosens`: it could let more pass, or nobody can tell."""
+
+    kind = serializers.ChoiceField(choices=[kind.value for kind in ChangeKind])
+    what = serializers.CharField()
+    suite = serializers.CharField(help_text="The digest that it is about, or empty.")
+    before = serializers.CharField()
+    after = serializers.CharField()
+    loosens = serializers.BooleanField()
+
+
+class PolicyDiffOutput(serializers.Serializer[Any]):
+    """What a version of a policy changes of another; nothing where it is the first."""
+
+    version = serializers.IntegerField()
+    against = serializers.IntegerField(allow_null=True)
+    loosens = serializers.BooleanField()
+    changes = ChangeOutput(many=True)
 
 
 class StartedOutput(serializers.Serializer[Any]):
@@ -170,6 +273,45 @@ class JudgedOutput(serializers.Serializer[Any]):
         allow_null=True, help_text="Its digest; null before the first judgement."
     )
     results = GateResultOutput(many=True)
+
+
+class DifferenceOutput(serializers.Serializer[Any]):
+    """A gate that another policy judges otherwise. An empty outcome: that policy does not ask it."""
+
+    gate = serializers.CharField()
+    suite = serializers.CharField()
+    now = serializers.CharField(help_text="An outcome, or empty.")
+    then = serializers.CharField(help_text="An outcome, or empty.")
+    reason = serializers.CharField()
+
+
+class WhatIfRow(serializers.Serializer[Any]):
+    """A candidate under both policies, signatures aside. `then` is null, with `why_not`, where it cannot be told."""
+
+    url = Address("api-candidate-detail")
+    candidate = serializers.CharField(source="candidate.name")
+    state = serializers.CharField(source="candidate.state")
+    evidence = serializers.CharField(source="evidence.digest")
+    policy = serializers.IntegerField(source="policy_version", allow_null=True)
+    now = serializers.CharField(
+        allow_null=True, help_text="passes or blocked; null without a policy of its own."
+    )
+    then = serializers.CharField(allow_null=True, help_text="passes or blocked.")
+    differences = DifferenceOutput(many=True)
+    why_not = serializers.CharField()
+
+
+class WhatIfOutput(serializers.Serializer[Any]):
+    """What another policy would have said of the track's newest candidates, at most 50."""
+
+    track = serializers.CharField(source="track.name")
+    policy = serializers.IntegerField(source="version", allow_null=True, help_text="Null for a document.")
+    digest = serializers.CharField()
+    same = serializers.IntegerField()
+    opened = serializers.IntegerField(help_text="Blocked, and would pass.")
+    closed = serializers.IntegerField(help_text="Passed, and would be blocked.")
+    unknown = serializers.IntegerField()
+    candidates = WhatIfRow(source="rows", many=True)
 
 
 class GateOutput(serializers.Serializer[Any]):

@@ -10,9 +10,23 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from promotion import permissions
-from promotion.api.inputs import BaseForm, PolicyInput, PolicyQuery, TrackInput
-from promotion.api.outputs import BaseOutput, GateOutput, PolicyOutput, TrackOutput
+from promotion import permissions, whatif
+from promotion.api.inputs import (
+    BaseForm,
+    PolicyDiffQuery,
+    PolicyInput,
+    PolicyQuery,
+    TrackInput,
+    WhatIfInput,
+)
+from promotion.api.outputs import (
+    BaseOutput,
+    GateOutput,
+    PolicyDiffOutput,
+    PolicyOutput,
+    TrackOutput,
+    WhatIfOutput,
+)
 from promotion.gates.base import GATES
 from promotion.models import Alias, Policy, Track
 from promotion.services import bases, policies, tracks
@@ -22,6 +36,7 @@ from rollouts.api.pagination import PageQuery, page_of
 from rollouts.api.parsers import UploadParser
 from rollouts.api.resources import created, named
 from rollouts.api.views import ID, NAME, ApiViewSet, effect, etag_of, gives, require_match, row_or_404
+from rollouts.errors import InvalidInput
 from rollouts.models import BaseModel
 
 
@@ -71,11 +86,24 @@ class TrackViewSet(ApiViewSet):
         track = tracks.create(**data, by=request.user)
         return created(TrackOutput(row_or_404(track_rows(), pk=track.pk)).data)
 
+    @action(detail=True, methods=["post"], url_path="what-if")
+    @effect(WhatIfInput, output=WhatIfOutput)
+    def what_if(self, request: Request, name: str, data: dict[str, Any]) -> Response:
+        """What another policy would have said of past candidates, by their stored evidence. Changes nothing."""
+        track = row_or_404(Track.objects.all(), name=name)
+        if "policy" in data and "document" in data:
+            raise InvalidInput("document", "give a policy's version or a document, not both.")
+        if "document" in data:
+            replay = whatif.replay(track, data["document"])
+        else:
+            replay = whatif.replay_policy(track, data.get("policy"))
+        return Response(WhatIfOutput(replay).data)
+
 
 class PolicyViewSet(ApiViewSet):
     lookup_url_kwarg, lookup_value_regex = "id", ID
     may = {"create": permissions.require_can_edit_policy, "lock": permissions.require_can_lock_policy}
-    queries = {"list": PolicyQuery}
+    queries = {"list": PolicyQuery, "diff": PolicyDiffQuery}
 
     @gives(page_of(PolicyOutput))
     def list(self, request: Request) -> Response:
@@ -106,6 +134,24 @@ class PolicyViewSet(ApiViewSet):
             require_match(request, etag_of(policy.digest))
             policies.lock(policy_id=policy.pk, by=request.user)
         return policy_response(row_or_404(policy_rows(), pk=id))
+
+    @gives(PolicyDiffOutput)
+    @action(detail=True)
+    def diff(self, request: Request, id: str) -> Response:
+        """What a version changes of another, and which of that could let more pass."""
+        policy = row_or_404(policy_rows(), pk=id)
+        against = policies.previous(policy)
+        if "against" in self.query:
+            versions = Policy.objects.filter(track=policy.track)
+            against = row_or_404(versions, version=self.query["against"])
+        changes = policies.diff(against.document, policy.document) if against else []
+        found = {
+            "version": policy.version,
+            "against": against.version if against else None,
+            "loosens": any(change.loosens for change in changes),
+            "changes": changes,
+        }
+        return Response(PolicyDiffOutput(found).data)
 
 
 class GateViewSet(ApiViewSet):

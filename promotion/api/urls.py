@@ -5,7 +5,8 @@ from __future__ import annotations
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
-from promotion.api import candidates, registry, resources
+from promotion.api import candidates, registry, resources, waivers
+from promotion.api.preflight import PreflightViewSet
 from promotion.api.schema import SchemaView
 from promotion.api.tokens import TokenViewSet
 from rollouts.api import urls as rollouts_urls
@@ -19,6 +20,8 @@ router.register("tracks", resources.TrackViewSet, "api-track")
 router.register("policies", resources.PolicyViewSet, "api-policy")
 router.register("gates", resources.GateViewSet, "api-gate")
 router.register("candidates", candidates.CandidateViewSet, "api-candidate")
+router.register("preflight", PreflightViewSet, "api-preflight")
+router.register("waivers", waivers.WaiverViewSet, "api-waiver")
 router.register("evidence", candidates.EvidenceViewSet, "api-evidence")
 router.register("registry", registry.EntryViewSet, "api-registry")
 router.register("aliases", registry.AliasViewSet, "api-alias")

@@ -18,9 +18,12 @@ class Signature:
     signed_at: datetime
 
 
-@gate("human_approval_record", Params)
+@gate("human_approval_record", Params, waivable=False)
 def human_approval_record(evidence: Evidence, params: Params) -> GateOutcome:
-    """Enough people of the right groups have signed this evidence digest."""
+    """Enough people of the right groups have signed this evidence digest.
+
+    The one gate that is judged at promotion, from the signatures of that digest. Cannot be waived.
+    """
     return GateOutcome(
         Outcome.NOT_EVALUATED, "Waits for signatures; judged from the approvals of this digest."
     )
@@ -45,7 +48,12 @@ def approval_outcome(
     people: dict[str, str] = {}
     for signature in signatures:
         fresh = signature.evidence_digest == digest and signature.signed_at >= oldest
-        if fresh and not (rule["separation_of_duties"] and signature.person in involved):
+        # an account without a name is nobody
+        if (
+            fresh
+            and signature.person.strip()
+            and not (rule["separation_of_duties"] and signature.person in involved)
+        ):
             people.setdefault(signature.person, signature.role)
     have = {group: sum(role == group for role in people.values()) for group in needed}
     numbers = {

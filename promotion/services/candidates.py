@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from promotion.export.peft_adapter import check_adapter
 from promotion.export.peft_to_gguf import convert, read_back
 from promotion.export.verify import verify
 from promotion.models import CANDIDATE_MOVES, Candidate, CandidateState, Track
+from promotion.services import candidate_datasets
 from rollouts import audit, store
 from rollouts.errors import AssayError, Conflict, InvalidInput, NotFound
 from rollouts.hashing import sha256_json
+from rollouts.messages import send_after_commit
 from rollouts.models import Artifact, BaseModel
 from rollouts.services.names import require_slug
 from rollouts.states import require_move
@@ -39,10 +42,14 @@ def submit(
     by: User,
     outtype: str = "f16",
     baseline: bool = False,
+    datasets: Sequence[Mapping[str, str]] = (),
+    tool_schema_sha256: str = "",
 ) -> Candidate:
     """Check the adapter against the base, store its two files, and send it to be built.
 
-    Raises `InvalidInput` naming the adapter's key or tensor; then nothing is stored as a candidate.
+    `datasets` are {digest, role} of what it was made from; `tool_schema_sha256` is of the tools that it was made for
+    and that its runtime shows (`candidate_datasets.tool_schema_digest` gives it for a file). Raises `InvalidInput`
+    naming the adapter's key or tensor; then nothing is stored as a candidate.
     """
     permissions.require_can_submit(by)
     require_slug("name", name)
@@ -50,6 +57,8 @@ def submit(
         raise InvalidInput("outtype", f"must be one of {', '.join(OUTTYPES)}.")
     if baseline and track.entries.exists():
         raise Conflict(f"{track.name} has a champion already. Submit a candidate that competes with it.")
+    uses = candidate_datasets.named_uses(datasets)
+    candidate_datasets.require_digest(tool_schema_sha256)
     header = read_base_header(store.path_of(base.artifact_id))
     report = check_adapter(adapter_config, adapter_weights, header)
     config, weights = store.put_file(adapter_config), store.put_file(adapter_weights)
@@ -65,11 +74,21 @@ def submit(
                 adapter_source_sha256=source,
                 outtype=outtype,
                 baseline=baseline,
+                tool_schema_sha256=tool_schema_sha256,
                 warnings=list(report.warnings),
                 submitted_by=by,
                 created_at=timezone.now(),
             )
-            audit.record("candidate.submitted", subject=candidate, actor=by, source=source, base=base.name)
+            candidate_datasets.write(candidate, uses)
+            audit.record(
+                "candidate.submitted",
+                subject=candidate,
+                actor=by,
+                source=source,
+                base=base.name,
+                datasets=candidate_datasets.audited(uses),
+                tool_schema=tool_schema_sha256 or None,
+            )
             send_build(candidate)
     except IntegrityError as error:
         raise Conflict(
@@ -82,7 +101,7 @@ def send_build(candidate: Candidate) -> None:
     from promotion import tasks
 
     Candidate.objects.filter(pk=candidate.pk).update(last_sent_at=timezone.now())
-    transaction.on_commit(lambda: tasks.build.delay(candidate.pk))
+    send_after_commit(tasks.build, candidate.pk)
 
 
 def build(candidate_id: int) -> None:

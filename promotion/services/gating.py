@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -14,8 +16,17 @@ from promotion import permissions
 from promotion.gates import OPENS, GateOutcome, Outcome, judge
 from promotion.gates import Evidence as GateEvidence
 from promotion.gates.approval import approval_outcome
-from promotion.models import CANDIDATE_MOVES, Candidate, CandidateState, Evidence, GateResult, Policy
+from promotion.models import (
+    CANDIDATE_MOVES,
+    OPEN_STATES,
+    Candidate,
+    CandidateState,
+    Evidence,
+    GateResult,
+    Policy,
+)
 from promotion.selectors import signatures_of
+from promotion.services import candidate_datasets
 from rollouts import audit
 from rollouts.errors import Conflict, NotFound
 from rollouts.models import ACTIVE_RUN_STATES, Backend, EvalRun, RunState, Suite
@@ -75,6 +86,7 @@ def start_evaluation(*, candidate_id: int, backend: Backend, by: User) -> list[E
         Candidate.objects.filter(pk=candidate.pk).update(
             state=CandidateState.EVALUATING, backend=backend, revision=F("revision") + 1
         )
+        candidate_datasets.send_comparison(candidate)
         audit.record(
             "candidate.evaluation_started",
             subject=candidate,
@@ -242,14 +254,48 @@ def _hold_runs(candidate: Candidate) -> None:
     list(held.select_for_update(of=("self",)).order_by("pk").values_list("pk"))
 
 
+def outcomes_of(document: Mapping[str, Any], at: datetime) -> list[tuple[str, GateOutcome]]:
+    """What each entry of the document's policy says of it, in order, with the waivers that hold at that time.
+
+    The verdict of services, pages, API and what-if. The entry of the signatures says only that they are awaited.
+    """
+    policy = document["policy"]
+    entries: list[dict[str, Any]] = policy["document"]["gates"] if policy else []
+    evidence = GateEvidence(document)
+    return [(entry["gate"], judge(evidence, entry, at=at)) for entry in entries]
+
+
+def results_of(candidate: Candidate, evidence: Evidence) -> list[GateResult]:
+    """What the gates say of a candidate's evidence now, one row a policy entry; rows that are not stored are unsaved.
+
+    Once the candidate is promoted, rejected or withdrawn it is what was stored then. Before that a waiver may have run
+    out since the evidence was judged.
+    """
+    if candidate.state not in OPEN_STATES:
+        return list(evidence.gate_results.all())
+    return _results(evidence, outcomes_of(evidence_module.document_of(evidence), evidence_module.now()))
+
+
+def _results(evidence: Evidence, outcomes: list[tuple[str, GateOutcome]]) -> list[GateResult]:
+    return [
+        GateResult(
+            evidence=evidence,
+            position=position,
+            gate=name,
+            outcome=outcome.outcome,
+            reason=outcome.reason,
+            numbers=dict(outcome.numbers),
+        )
+        for position, (name, outcome) in enumerate(outcomes)
+    ]
+
+
 def freeze(candidate: Candidate) -> tuple[Evidence, list[tuple[str, GateOutcome]]]:
     """The stored evidence of the candidate's present state with its gate outcomes. Equal states share a row."""
     _hold_runs(candidate)
     built = evidence_module.build(candidate)
     policy = built.document["policy"]
-    entries: list[dict[str, Any]] = policy["document"]["gates"] if policy else []
-    gate_evidence = GateEvidence(built.document)
-    outcomes = [(entry["gate"], judge(gate_evidence, entry)) for entry in entries]
+    outcomes = outcomes_of(built.document, evidence_module.now())
     stored = Evidence.objects.filter(digest=built.digest).first()
     if stored is not None:
         return stored, outcomes
@@ -260,17 +306,7 @@ def freeze(candidate: Candidate) -> tuple[Evidence, list[tuple[str, GateOutcome]
         document=built.data,
         created_at=evidence_module.now(),
     )
-    GateResult.objects.bulk_create(
-        GateResult(
-            evidence=stored,
-            position=position,
-            gate=name,
-            outcome=outcome.outcome,
-            reason=outcome.reason,
-            numbers=dict(outcome.numbers),
-        )
-        for position, (name, outcome) in enumerate(outcomes)
-    )
+    GateResult.objects.bulk_create(_results(stored, outcomes))
     return stored, outcomes
 
 

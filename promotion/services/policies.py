@@ -1,207 +1,93 @@
-"""Policies: written as a draft, validated strictly, locked before results."""
+"""Policies: written as a draft, validated strictly, locked before results; loosening takes a second person."""
 
 from __future__ import annotations
 
-from decimal import Decimal
-from typing import Annotated, Any
+from typing import Any
 
-import pydantic
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Count, Max, Q
+from django.db.models import Max
 from django.utils import timezone
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from promotion import permissions
-from promotion.gates.base import FloorParams, Params, SuiteParams, parse_params
 from promotion.models import Policy, Track
+from promotion.services.policy_diff import Change, Kind, diff, loosening
+from promotion.services.policy_rules import (
+    LAST_GATE,
+    Document,
+    parse,
+    problems,
+    unlockable_reasons,
+    validate,
+)
 from rollouts import audit
-from rollouts.errors import Conflict, InvalidInput, NotFound
+from rollouts.errors import Conflict, NotFound
 from rollouts.hashing import sha256_json
-from rollouts.models import Case, Suite
-from rollouts.scoring import SCORER_METRICS
-from rollouts.statistics import minimum_n_for_bound
+from rollouts.models import AuditEvent
 
-SUITE_DIGEST = r"^[0-9a-f]{64}$"
-LAST_GATE = "human_approval_record"
+__all__ = [
+    "LAST_GATE",
+    "Change",
+    "Document",
+    "Kind",
+    "changes_of",
+    "diff",
+    "draft",
+    "lock",
+    "loosening",
+    "parse",
+    "previous",
+    "problems",
+    "unlockable_reasons",
+    "validate",
+    "who_wrote",
+]
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class SuitePart(_Strict):
-    digest: Annotated[str, StringConstraints(pattern=SUITE_DIGEST)]
-
-
-class Sampling(_Strict):
-    """What shapes the answers besides the model: sent with every request."""
-
-    temperature: Annotated[int | float, Field(ge=0, le=2)]
-    max_tokens: Annotated[int, Field(ge=1, le=32768)]
-
-
-class Approvers(_Strict):
-    group: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,59}$")]
-    count: Annotated[int, Field(ge=1, le=20)]
+DRAFTED = "policy.drafted"
+MOST_LISTED = 100
 
 
-class ApprovalRule(_Strict):
-    approvers: Annotated[list[Approvers], Field(min_length=1, max_length=10)]
-    separation_of_duties: bool
-    expires_after_days: Annotated[int, Field(ge=1, le=365)]
+def draft(*, track: Track, document: dict[str, Any], by: User, replaces: str | None = None) -> Policy:
+    """Save the next version as the track's one draft, or replace the draft there is.
 
-
-class Document(_Strict):
-    """A policy. `note` is shown on the review page."""
-
-    format: Annotated[int, Field(ge=1, le=1)]
-    note: Annotated[str, StringConstraints(max_length=2000)] = ""
-    suites: Annotated[list[SuitePart], Field(min_length=1, max_length=100)]
-    samples: Annotated[int, Field(ge=1, le=100)]
-    sampling: Sampling
-    spend_alpha: bool
-    gates: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=200)]
-    approval: ApprovalRule
-
-
-def parse(document: Any) -> Document:
-    """Raises `InvalidInput` with the path of the first wrong key."""
-    try:
-        return Document.model_validate(document)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(["document", *(str(part) for part in first["loc"])])
-        raise InvalidInput(path, f"{first['msg']} (got {str(first.get('input'))[:80]!r})") from error
-
-
-def validate(document: Any) -> Document:
-    """A document that can be met and can fail. Raises `InvalidInput` naming the entry and the arithmetic."""
-    parsed = parse(document)
-    if parsed.spend_alpha:
-        raise InvalidInput(
-            "document.spend_alpha", "spending alpha over looks is not supported yet. Use false."
-        )
-    groups = [part.group for part in parsed.approval.approvers]
-    if len(set(groups)) != len(groups):
-        raise InvalidInput("document.approval.approvers", "lists a group twice. Add the counts.")
-    digests = [part.digest for part in parsed.suites]
-    if len(set(digests)) != len(digests):
-        raise InvalidInput("document.suites", "lists a suite twice.")
-    sizes = _suite_sizes(digests)
-    entries = [parse_params(entry, f"document.gates.{index}") for index, entry in enumerate(parsed.gates)]
-    for index, params in enumerate(entries):
-        _check_entry(f"document.gates.{index}", params, sizes)
-    if entries[-1].gate != LAST_GATE or sum(params.gate == LAST_GATE for params in entries) != 1:
-        raise InvalidInput("document.gates", f"must end with {LAST_GATE}, once: no model ships unsigned.")
-    _check_complete(entries, digests)
-    return parsed
-
-
-def _suite_sizes(digests: list[str]) -> dict[str, dict[str, Any]]:
-    """Per suite digest its name, its scorer, and per family the cases in all and those with a call expected."""
-    found: dict[str, dict[str, Any]] = {}
-    for index, digest in enumerate(digests):
-        suite = Suite.objects.filter(digest=digest).first()
-        if suite is None:
-            raise InvalidInput(
-                f"document.suites.{index}.digest", f"no sealed suite has the digest {digest[:12]}."
-            )
-        if suite.scorer == "judge":
-            raise InvalidInput(
-                f"document.suites.{index}.digest",
-                f"{suite} is scored by a judge, and a judge's word is no evidence for a gate yet. "
-                "Use a suite that a program scores.",
-            )
-        rows = Case.objects.filter(suite=suite).order_by().values("family")
-        families = {
-            row["family"]: (row["n"], row["calls"])
-            for row in rows.annotate(n=Count("id"), calls=Count("id", filter=Q(expects_call=True)))
-        }
-        found[digest] = {"name": suite.name, "scorer": suite.scorer, "families": families}
-    return found
-
-
-def _applicable(metric: str, n: int, calls: int) -> int:
-    return {"tool": calls, "safe": n - calls}.get(metric, n)
-
-
-def _check_entry(where: str, params: Params, sizes: dict[str, dict[str, Any]]) -> None:
-    if not isinstance(params, SuiteParams):
-        return
-    if params.suite not in sizes:
-        raise InvalidInput(f"{where}.suite", "is not among the policy's suites. Add it there.")
-    suite = sizes[params.suite]
-    metric = getattr(params, "metric", None)
-    if metric is None:
-        return
-    measured = SCORER_METRICS[suite["scorer"]]
-    if metric not in measured:
-        raise InvalidInput(
-            f"{where}.metric",
-            f"{metric} is not measured by {suite['scorer']}, which scores {suite['name']}. "
-            f"It measures {', '.join(measured)}.",
-        )
-    counts = {name: _applicable(metric, n, calls) for name, (n, calls) in suite["families"].items()}
-    if not sum(counts.values()):
-        raise InvalidInput(f"{where}.metric", f"no case of {suite['name']} has the metric {metric}.")
-    if isinstance(params, FloorParams):
-        smallest = (
-            min(filter(None, counts.values()))
-            if params.gate == "per_family_safety_floor"
-            else sum(counts.values())
-        )
-        _check_reachable(where, params.min, float(params.alpha), smallest)
-
-
-def _check_reachable(where: str, minimum: Decimal, alpha: float, n: int) -> None:
-    """A bound that a perfect candidate could not reach would block every candidate for ever."""
-    if minimum == 1:
-        raise InvalidInput(f"{where}.min", "no lower bound ever reaches 1. Choose a value below 1.")
-    needed = minimum_n_for_bound(float(minimum), alpha)
-    if n < needed:
-        raise InvalidInput(
-            f"{where}.min",
-            f"cannot be reached: a {minimum} bound at alpha {alpha} needs at least {needed} of {needed}, "
-            f"and there are {n} cases.",
-        )
-
-
-def _check_complete(entries: list[Params], digests: list[str]) -> None:
-    """Each suite's seal and each measured model's identity must be gates, or a number could come from elsewhere."""
-    names = {params.gate for params in entries}
-    if "candidate_artifact_hash" not in names:
-        raise InvalidInput("document.gates", "must hold candidate_artifact_hash.")
-    for gate in ("sealed_eval_hash", "evaluated_artifact"):
-        covered = {
-            params.suite for params in entries if params.gate == gate and isinstance(params, SuiteParams)
-        }
-        for digest in digests:
-            if digest not in covered:
-                raise InvalidInput("document.gates", f"must hold {gate} for suite {digest[:12]}.")
-
-
-def draft(*, track: Track, document: dict[str, Any], by: User) -> Policy:
-    """Save the next version as the track's one draft, or replace the draft there is."""
+    `replaces` is the digest of the draft that the writer saw ("" for none): raises `Conflict` where it is another
+    by now. Saving what is saved already writes nothing.
+    """
     permissions.require_can_edit_policy(by)
     parsed = validate(document)
     values = parsed.model_dump(mode="json")
+    digest = sha256_json(values)
     with transaction.atomic():
         Track.objects.select_for_update().get(pk=track.pk)
         existing = Policy.objects.filter(track=track, locked_at__isnull=True).first()
+        there = existing.digest if existing else ""
+        if replaces is not None and replaces != there:
+            raise Conflict("Somebody saved or locked the draft since you opened it. Open it again.")
+        if existing is not None and there == digest:
+            return existing
         last = Policy.objects.filter(track=track, locked_at__isnull=False).aggregate(Max("version"))[
             "version__max"
         ]
         policy = existing or Policy(track=track, version=(last or 0) + 1)
-        policy.document, policy.digest = values, sha256_json(values)
+        policy.document, policy.digest = values, digest
         policy.created_at, policy.created_by = timezone.now(), by
         policy.save()
-        audit.record("policy.drafted", subject=policy, actor=by, version=policy.version, digest=policy.digest)
+        audit.record(
+            DRAFTED,
+            subject=policy,
+            actor=by,
+            version=policy.version,
+            digest=policy.digest,
+            loosened=_listed(changes_of(policy)),
+        )
     return policy
 
 
-def lock(*, policy_id: int, by: User) -> Policy:
-    """Lock a draft: from now on it is the track's policy. Another version after the first needs a second person."""
+def lock(*, policy_id: int, by: User, digest: str | None = None) -> Policy:
+    """Lock a draft: from now on it is the track's policy. A version after the first needs a second person.
+
+    `digest` is that of the draft whose changes the person saw: raises `Conflict` where it is another by now.
+    """
     permissions.require_can_lock_policy(by)
     with transaction.atomic():
         policy = Policy.objects.select_for_update().select_related("track").filter(pk=policy_id).first()
@@ -211,10 +97,59 @@ def lock(*, policy_id: int, by: User) -> Policy:
         Track.objects.select_for_update().get(pk=policy.track_id)
         if policy.locked_at is not None:
             raise Conflict(f"Policy {policy.version} is locked already. Draft a new version.")
-        if policy.version > 1 and policy.created_by_id == by.pk:
-            raise Conflict("A changed policy needs a second person: whoever wrote it may not lock it.")
+        if digest is not None and digest != policy.digest:
+            raise Conflict("The draft changed since it was shown. Read its changes again before you lock it.")
+        changes = changes_of(policy)
+        if policy.version > 1 and by.get_username() in who_wrote(policy):
+            raise Conflict(
+                "A changed policy needs a second person: whoever wrote it may not lock it.",
+                loosened=_listed(changes),
+            )
         validate(policy.document)
         policy.locked_at, policy.locked_by = timezone.now(), by
         policy.save(update_fields=["locked_at", "locked_by"])
-        audit.record("policy.locked", subject=policy, actor=by, version=policy.version, digest=policy.digest)
+        audit.record(
+            "policy.locked",
+            subject=policy,
+            actor=by,
+            version=policy.version,
+            digest=policy.digest,
+            loosened=_listed(changes),
+            changes=len(changes),
+        )
     return policy
+
+
+def previous(policy: Policy) -> Policy | None:
+    """The version that was in force before this one, or that is in force while this one is a draft."""
+    earlier = Policy.objects.filter(
+        track_id=policy.track_id, version__lt=policy.version, locked_at__isnull=False
+    )
+    return earlier.select_related("created_by", "locked_by").order_by("-version").first()
+
+
+def changes_of(policy: Policy) -> list[Change]:
+    """What it changes of the version before it. Nothing for a first version: there was no rule to loosen."""
+    before = previous(policy)
+    return diff(before.document, policy.document) if before else []
+
+
+def who_wrote(policy: Policy) -> set[str]:
+    """User names of all who saved this version, not only of the last: a later save does not make it another's."""
+    saved = AuditEvent.objects.filter(
+        action=DRAFTED, subject_type=Policy._meta.label, subject_id=str(policy.pk)
+    ).values_list("actor", flat=True)
+    names = {_person(actor) for actor in saved}
+    return names | ({policy.created_by.get_username()} if policy.created_by else set())
+
+
+def _person(actor: str) -> str:
+    """`user:<name>`, or `token:<name>:<start of the token>`."""
+    kind, _, name = actor.partition(":")
+    return name.rpartition(":")[0] if kind == "token" else name
+
+
+def _listed(changes: list[Change]) -> list[str]:
+    found = [str(change)[:300] for change in changes if change.loosens]
+    more = len(found) - MOST_LISTED
+    return found if more <= 0 else [*found[:MOST_LISTED], f"and {more} more"]

@@ -11,14 +11,14 @@ from django.db.models import Q
 from django.utils import timezone
 
 from promotion.models import Candidate, CandidateState
-from promotion.services import approvals, candidates, gating
+from promotion.services import approvals, candidate_datasets, candidates, gating
 from promotion.services.registry import PUBLISHING_FROM
 
 log = logging.getLogger(__name__)
 
 
 def sweep() -> None:
-    """Send builds and publications again, and judge candidates whose runs have all closed."""
+    """Send builds, comparisons and publications again, and judge candidates whose runs have all closed."""
     before = timezone.now() - timedelta(seconds=2 * settings.SWEEP_SECONDS)
     stale = Candidate.objects.filter(Q(last_sent_at__isnull=True) | Q(last_sent_at__lt=before))
     for candidate in stale.filter(state=CandidateState.SUBMITTED):
@@ -27,6 +27,7 @@ def sweep() -> None:
     for candidate in stale.filter(state__in=PUBLISHING_FROM):
         with transaction.atomic():
             approvals.send_publish(candidate.pk)
+    candidate_datasets.send_lost_comparisons()
     waiting = Q(state=CandidateState.EVALUATING) | Q(state=CandidateState.BUILT, baseline=True)
     for candidate_id in Candidate.objects.filter(waiting).values_list("pk", flat=True):
         try:

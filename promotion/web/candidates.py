@@ -16,10 +16,11 @@ from django.urls import reverse
 from promotion import evidence as evidence_module
 from promotion import permissions, selectors
 from promotion.models import Candidate, Evidence, Track
-from promotion.services import approvals, candidates, gating, registry
+from promotion.services import approvals, candidate_datasets, candidates, gating, registry
 from promotion.web import compare
-from promotion.web.forms import EvaluateForm, SignForm, SubmitForm, WithdrawForm
+from promotion.web.forms import DatasetsForm, EvaluateForm, SignForm, SubmitForm, WithdrawForm
 from promotion.web.review import JUDGED, is_stale, review
+from promotion.web.waivers import exceptions
 from rollouts.errors import AssayError, Conflict, InvalidInput, NotAllowed, NotFound, StaleEvidence
 from rollouts.hashing import CHUNK_BYTES
 from rollouts.web.http import acts, reads
@@ -35,9 +36,11 @@ def candidate(request: HttpRequest, pk: int) -> HttpResponse:
 def _render_review(
     request: HttpRequest, found: Candidate, *, form: SignForm | None = None, status: int = 200, **more: Any
 ) -> HttpResponse:
+    shown = review(found, request.user, request.GET.dict())
     context = {
         "area": "tracks",
-        "review": review(found, request.user, request.GET.dict()),
+        "review": shown,
+        "exceptions": exceptions(found, shown.evidence, shown.document, request.user),
         "form": form,
         "evaluate_form": EvaluateForm(),
         "back_url": reverse("promotion:candidate", args=[found.pk]),
@@ -172,14 +175,15 @@ def submit(request: HttpRequest, name: str) -> HttpResponse:
     if not form.is_valid():
         return _render_submit(request, track, form, 422)
     try:
-        made = _submit_files(track, form.cleaned_data, request)
+        made = _submit_files(track, form, request)
     except (InvalidInput, Conflict) as error:
         form.add_error(error.field if getattr(error, "field", "") in form.fields else None, error.message)
         return _render_submit(request, track, form, 422 if isinstance(error, InvalidInput) else error.status)
     return redirect("promotion:candidate", made.pk)
 
 
-def _submit_files(track: Track, values: dict[str, Any], request: HttpRequest) -> Candidate:
+def _submit_files(track: Track, form: SubmitForm, request: HttpRequest) -> Candidate:
+    values = form.cleaned_data
     with tempfile.TemporaryDirectory(prefix="assay-upload-") as folder:
         return candidates.submit(
             track=track,
@@ -190,7 +194,40 @@ def _submit_files(track: Track, values: dict[str, Any], request: HttpRequest) ->
             by=request.user,
             outtype=values["outtype"],
             baseline=values["baseline"],
+            datasets=form.uses,
+            tool_schema_sha256=form.schema_digest,
         )
+
+
+@reads
+def datasets_page(request: HttpRequest, pk: int) -> HttpResponse:
+    return _render_datasets(request, selectors.candidate_by_id(pk), DatasetsForm())
+
+
+def _render_datasets(
+    request: HttpRequest, found: Candidate, form: DatasetsForm, status: int = 200
+) -> HttpResponse:
+    context = {"area": "tracks", "candidate": found, "uses": selectors.dataset_uses(found.pk), "form": form}
+    context["may_attach"] = found.submitted_by_id == request.user.pk
+    return render(request, "promotion/candidate_datasets.html", context, status=status)
+
+
+@acts(permissions.require_can_submit)
+def attach_datasets(request: HttpRequest, pk: int) -> HttpResponse:
+    found, form = selectors.candidate_by_id(pk), DatasetsForm(request.POST, request.FILES)
+    if not form.is_valid():
+        return _render_datasets(request, found, form, 422)
+    try:
+        candidate_datasets.attach_datasets(
+            candidate_id=pk, by=request.user, datasets=form.uses, tool_schema_sha256=form.schema_digest
+        )
+    except (InvalidInput, Conflict) as error:
+        field = "tool_schema" if getattr(error, "field", "").startswith("tool_schema") else None
+        form.add_error(field, error.message)
+        status = 422 if isinstance(error, InvalidInput) else error.status
+        return _render_datasets(request, found, form, status)
+    messages.success(request, "Recorded. It is compared with the policy's suites by a worker.")
+    return redirect("promotion:candidate-datasets", pk)
 
 
 def _kept(upload: UploadedFile[bytes], path: Path) -> Path:

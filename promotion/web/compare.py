@@ -24,7 +24,9 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         *_candidate(old, new),
         *_policy(old, new),
         *_champion(old, new),
+        *_datasets(old, new),
         *_suites(old, new),
+        *_waivers(old, new),
         *_people(old, new),
     ]
     if not found:
@@ -109,6 +111,33 @@ def _run(suite: str, who: str, old: Mapping[str, Any] | None, new: Mapping[str, 
 def _of(counts: Mapping[str, int]) -> str:
     missing = f", {counts['missing']} without a score" if counts["missing"] else ""
     return f"{counts['successes']} of {sum(counts.values())}{missing}"
+
+
+def _datasets(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Evidence of before format 2 says nothing of datasets and waivers."""
+    before, after = (
+        {part["digest"]: part for part in document.get("datasets", ())} for document in (old, new)
+    )
+    for digest in before.keys() - after.keys():
+        yield f"Dataset {before[digest]['name']} is no longer declared."
+    for digest, part in after.items():
+        if digest not in before:
+            yield f"Dataset {part['name']} v{part['version']} was declared ({part['role']}, {part['rows']} rows)."
+        elif part != before[digest]:
+            yield f"What is known of dataset {part['name']} v{part['version']} changed: it was compared or read again."
+
+
+def _waivers(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    before, after = old.get("waivers", ()), new.get("waivers", ())
+    for waiver in after:
+        if waiver not in before:
+            yield (
+                f"{waiver['gate']} was waived until {waiver['expires_at'][:10]}, asked for by "
+                f"{waiver['requested_by']} and granted by {waiver['granted_by']}."
+            )
+    for waiver in before:
+        if waiver not in after:
+            yield f"The waiver of {waiver['gate']} ended or is of other measurements."
 
 
 def _people(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

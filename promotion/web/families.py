@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from django.utils.safestring import SafeString
 
 from promotion.gates import Outcome
-from promotion.gates.base import Counts, bound_floor
+from promotion.gates.base import Counts, bound_floor, spent_alpha
 from promotion.web import charts
 from rollouts.selectors import CaseOutcome
 from rollouts.statistics import clopper_pearson_lower, clopper_pearson_upper
 
-LOOKS = {Outcome.PASSED: "pass", Outcome.FAILED: "fail"}
+LOOKS = {Outcome.PASSED: "pass", Outcome.FAILED: "fail", Outcome.ERROR: "fail"}
 PER_FAMILY = "per_family_safety_floor"
 DEFAULT_ALPHA = Decimal("0.05")
 
@@ -29,6 +29,7 @@ class Rule(NamedTuple):
     alpha: Decimal
     gate: str
     max_drop: str = ""
+    margin: str = ""
 
     @property
     def per_family(self) -> bool:
@@ -49,16 +50,31 @@ def rule_of(policy: Mapping[str, Any], suite_digest: str) -> Rule:
         Decimal(entry.get("alpha", "0.05")),
         entry["gate"],
         entry.get("max_drop", ""),
+        entry.get("margin", ""),
     )
+
+
+def rule_at_look(policy: Mapping[str, Any], part: Mapping[str, Any]) -> Rule:
+    """`rule_of` the suite, at the share of alpha that the candidate's look may spend, where the policy spends it.
+
+    A look that was not counted spends an unknown share: then nothing is judged here.
+    """
+    rule, look = rule_of(policy, part["digest"]), part["candidate"]["look"]
+    if not policy.get("spend_alpha"):
+        return rule
+    if look is None:
+        return rule._replace(minimum=None)
+    return rule._replace(alpha=spent_alpha(rule.alpha, look))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A suite as a whole, or one of its families. Bounds hold with every missing case counted as wrong."""
+    """A suite as a whole, or one of its families. `lower` holds with every missing prompt counted as wrong."""
 
     label: str
     counts: Counts
     lower: float
+    best: float  # the same bound with every missing prompt counted as right
     upper: float
     outcome: str
     look: str
@@ -128,7 +144,7 @@ def table(
 def _group(
     policy: Mapping[str, Any], part: Mapping[str, Any], flips: Counter[Any], suite_id: int
 ) -> Group | None:
-    rule = rule_of(policy, part["digest"])
+    rule = rule_at_look(policy, part)
     run, champion = part["candidate"], part["champion"]
     theirs = champion["families"] if champion else {}
     rows = [
@@ -160,7 +176,8 @@ def _group(
 
 def _compared(group: Group, outcomes: Mapping[tuple[str, str], str]) -> Group:
     """Where the suite's gate compares with the champion, its outcome is the gate's: no bound decides it."""
-    outcome = outcomes.get((group.rule.gate, group.digest), "") if group.rule.max_drop else ""
+    compares = group.rule.max_drop or group.rule.margin
+    outcome = outcomes.get((group.rule.gate, group.digest), "") if compares else ""
     if not outcome:
         return group
     return replace(
@@ -178,6 +195,7 @@ def _row(
         label=label,
         counts=counts,
         lower=clopper_pearson_lower(counts.successes, counts.n, alpha),
+        best=clopper_pearson_lower(counts.successes + counts.missing, counts.n, alpha),
         upper=clopper_pearson_upper(counts.successes + counts.missing, counts.n, alpha),
         outcome=str(outcome) if outcome else "",
         look=LOOKS.get(outcome, "unsure") if outcome else "",

@@ -7,11 +7,12 @@ from typing import Any
 
 from django import forms
 
-from promotion.models import CandidateState, Decision, Meaning
+from promotion.models import CandidateState, DatasetRole, Decision, Meaning, Policy
+from promotion.services.candidate_datasets import MAX_SCHEMA_BYTES, tool_schema_digest
 from promotion.services.candidates import OUTTYPES
 from rollouts.audit import ACTIONS
-from rollouts.models import Backend, BaseModel
-from rollouts.selectors import backends_in_use, base_models
+from rollouts.models import Backend, BaseModel, Dataset
+from rollouts.selectors import backends_in_use, base_models, datasets
 
 ANY = ("", "any")
 
@@ -58,9 +59,59 @@ class WithdrawForm(forms.Form):
     )
 
 
-class SubmitForm(forms.Form):
-    """A candidate by upload: the adapter's two files."""
+class _Datasets(forms.ModelMultipleChoiceField):
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("required", False)
+        widget = forms.SelectMultiple(attrs={"size": 5})
+        super().__init__(Dataset.objects.none(), to_field_name="digest", widget=widget, **options)
 
+    def label_from_instance(self, dataset: Dataset) -> str:
+        return f"{dataset} ({dataset.row_count:,} rows)"
+
+
+class DatasetsForm(forms.Form):
+    """What a candidate was made from."""
+
+    train = _Datasets(label="Training data", help_text="Registered datasets that it was trained on.")
+    eval = _Datasets(label="Evaluation data", help_text="Watched while it was trained.")
+    tool_schema = forms.FileField(
+        required=False, label="Tool schemas (JSON)", help_text="Of the tools that its runtime shows."
+    )
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        for role in DatasetRole.values:
+            self.fields[role].queryset = datasets()
+
+    @property
+    def uses(self) -> list[dict[str, str]]:
+        """{digest, role} of every dataset that was chosen."""
+        return [
+            {"digest": dataset.digest, "role": role}
+            for role in DatasetRole.values
+            for dataset in self.cleaned_data[role]
+        ]
+
+    @property
+    def schema_digest(self) -> str:
+        """Raises `InvalidInput` where the file holds no schemas."""
+        file = self.cleaned_data["tool_schema"]
+        return tool_schema_digest(file.read(MAX_SCHEMA_BYTES + 1)) if file else ""
+
+
+class SubmitForm(DatasetsForm):
+    """A candidate by upload: the adapter's two files, and what it was made from."""
+
+    field_order = (
+        "name",
+        "base",
+        "adapter_config",
+        "adapter_model",
+        "outtype",
+        "train",
+        "eval",
+        "tool_schema",
+    )
     name = forms.SlugField(
         max_length=60, help_text="Small letters, digits, - and _. It becomes part of the file name."
     )
@@ -79,6 +130,65 @@ class SubmitForm(forms.Form):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.fields["base"].queryset = base_models()
+
+
+class _OneDataset(forms.ModelChoiceField):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            Dataset.objects.none(), to_field_name="digest", required=False, empty_label="none", **options
+        )
+
+    def label_from_instance(self, dataset: Dataset) -> str:
+        return f"{dataset} ({dataset.row_count:,} rows)"
+
+
+class _Policies(forms.ModelChoiceField):
+    def label_from_instance(self, policy: Policy) -> str:
+        return f"{policy.track.name}, version {policy.version}{'' if policy.locked_at else ' (draft)'}"
+
+
+class PreflightForm(forms.Form):
+    """Registered data or files, and the documents that go with them."""
+
+    GROUPS = {
+        "Training data": ("train", "train_file"),
+        "Evaluation data": ("eval", "eval_file"),
+        "What they must meet": ("policy", "policy_file", "config", "sidecar", "tool_schema"),
+    }
+
+    train = _OneDataset(label="Registered")
+    train_file = forms.FileField(required=False, allow_empty_file=True, label="Or a file (JSONL)")
+    eval = _OneDataset(label="Registered")
+    eval_file = forms.FileField(required=False, allow_empty_file=True, label="Or a file (JSONL)")
+    policy = _Policies(Policy.objects.none(), required=False, empty_label="none", label="Policy")
+    policy_file = forms.FileField(required=False, label="Or a policy's file (JSON)")
+    config = forms.FileField(
+        required=False,
+        label="Round's configuration (JSON)",
+        help_text="Its status, and what it asks of its data.",
+    )
+    sidecar = forms.FileField(
+        required=False, label="Sidecar (JSON)", help_text="Of both files. Registered data has its own."
+    )
+    tool_schema = forms.FileField(required=False, label="Tool schemas (JSON)")
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.fields["train"].queryset = self.fields["eval"].queryset = datasets()
+        self.fields["policy"].queryset = Policy.objects.select_related("track").order_by(
+            "track__name", "-version"
+        )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = self.cleaned_data
+        for name in ("train", "eval", "policy"):
+            if cleaned.get(name) and cleaned.get(f"{name}_file"):
+                self.add_error(f"{name}_file", "Give one of the two.")
+        return cleaned
+
+    @property
+    def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
+        return [(heading, [self[name] for name in names]) for heading, names in self.GROUPS.items()]
 
 
 class CandidateFilter(forms.Form):

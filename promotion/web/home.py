@@ -8,8 +8,9 @@ from django.contrib.auth.models import User
 
 from promotion import evidence as evidence_module
 from promotion import permissions, selectors
-from promotion.models import Candidate, Policy, Track
+from promotion.models import Candidate, Policy, Track, Waiver
 from promotion.services import gating
+from promotion.web.waivers import to_grant
 from rollouts.errors import NotAllowed
 from rollouts.models import AuditEvent, EvalRun
 from rollouts.selectors import events_where, runs_where
@@ -43,13 +44,14 @@ class Home:
     for_others: list[Waiting] = field(default_factory=list)
     mine: list[Waiting] = field(default_factory=list)
     drafts: list[Policy] = field(default_factory=list)
+    waivers: list[Waiver] = field(default_factory=list)
     tracks: list[Track] = field(default_factory=list)
     runs: list[EvalRun] = field(default_factory=list)
     events: list[AuditEvent] = field(default_factory=list)
 
     @property
     def nothing(self) -> bool:
-        return not (self.to_sign or self.mine or self.drafts)
+        return not (self.to_sign or self.mine or self.drafts or self.waivers)
 
 
 def home_of(person: User) -> Home:
@@ -63,6 +65,7 @@ def home_of(person: User) -> Home:
         for_others=[row for row in waiting if row.why_not],
         mine=[Waiting(candidate, step=NEXT_STEPS[candidate.state]) for candidate in mine],
         drafts=list(selectors.drafts(MOST)) if groups & lockers else [],
+        waivers=list(to_grant(MOST)) if groups & lockers else [],
         tracks=list(selectors.tracks()[:TRACKS]),
         runs=list(runs_where().filter(state__in=["queued", "running"]).order_by("-pk")[:8]),
         events=list(events_where().order_by("-sequence")[:RECENT]),

@@ -1,4 +1,4 @@
-"""Home, tracks, policies, registry, audit."""
+"""Home, tracks, registry, audit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from promotion import permissions, selectors
-from promotion.gates import GATES
 from promotion.web.download import stream_export
 from promotion.web.forms import AuditFilter, CandidateFilter, EntryFilter
 from promotion.web.home import home_of
@@ -64,25 +63,9 @@ def track(request: HttpRequest, name: str) -> HttpResponse:
         "page": page_of(selectors.candidates_where(track=found, **chosen(form)), request),
         "form": form,
         "may_submit": allowed(permissions.require_can_submit, request.user),
+        "may_edit_policy": allowed(permissions.require_can_edit_policy, request.user),
     }
     return render(request, "promotion/track.html", context)
-
-
-@reads
-def policy(request: HttpRequest, name: str, version: int) -> HttpResponse:
-    found = selectors.track_by_name(name)
-    shown = selectors.policy_by_version(found, version)
-    digests = [part["digest"] for part in shown.document["suites"]]
-    suites = {suite.digest: suite for suite in rollout_selectors.suites().filter(digest__in=digests)}
-    context = {
-        "area": "tracks",
-        "track": found,
-        "policy": shown,
-        "suites": suites,
-        "digests": digests,
-        "gates": GATES,
-    }
-    return render(request, "promotion/policy.html", context)
 
 
 @reads

@@ -3,64 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from django.contrib.auth.models import User
 
 from promotion import evidence as evidence_module
 from promotion import permissions, selectors
-from promotion.gates import GATES
-from promotion.models import Approval, Candidate, CandidateState, Evidence, Meaning
+from promotion.models import Approval, Candidate, CandidateState, Evidence, GateResult, Meaning
 from promotion.services import gating
 from promotion.web import families
 from promotion.web.cases import CaseSection, case_section
+from promotion.web.review_gates import NONE, GateRow, gate_rows
+from promotion.web.review_gates import shown_bound as shown_bound
+from promotion.web.review_measured import DataLine, SuiteLine, data_lines, suite_lines
+from promotion.web.review_now import Since, since
 from rollouts.errors import NotAllowed
 from rollouts.models import AuditEvent, EvalRun
 from rollouts.selectors import Pair, cases_not_right, events_of
 
-UNMET = ("failed", "error", "not_evaluated")
 JUDGED = (CandidateState.BLOCKED, CandidateState.IN_REVIEW)
 ENDED = (CandidateState.PROMOTED, CandidateState.REJECTED, CandidateState.WITHDRAWN)
 HISTORY = 12
 SIGNATURES = 50
-NONE = "–"
-
-
-@dataclass(frozen=True, slots=True)
-class GateRow:
-    """One policy entry: what was measured, what it must reach, what came out."""
-
-    gate: str
-    summary: str
-    suite: str
-    outcome: str
-    reason: str
-    measured: str
-    bound: str
-    needs: str
-    n: int | None
-    masked: int | None
-    spare: int | None  # right answers above what the gate needs
-
-    @property
-    def unmet(self) -> bool:
-        return self.outcome in UNMET
-
-    @property
-    def is_signature(self) -> bool:
-        return self.gate == gating.APPROVAL_GATE
-
-    @property
-    def room(self) -> float:
-        """Right answers to spare, as a share of n."""
-        return self.spare / self.n if self.spare is not None and self.n else 1.0
-
-    @property
-    def look(self) -> str:
-        return {"failed": "fail", "error": "fail", "not_evaluated": "unsure", "waits": "unsure"}.get(
-            self.outcome, ""
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +44,11 @@ class Review:
     candidate: Candidate
     evidence: Evidence | None
     document: dict[str, Any] | None
-    stale: bool
+    since: Since
     gates: list[GateRow]
+    suites: list[SuiteLine]
+    datasets: list[DataLine]
+    refused: list[str]  # a baseline has no gates; what stands in its way all the same
     table: families.Table | None
     cases: CaseSection | None
     runs: list[EvalRun]
@@ -97,14 +64,20 @@ class Review:
         return [f"look {part['candidate']['look']} on {part['name']}" for part in parts if part["candidate"]]
 
     @property
+    def stale(self) -> bool:
+        return self.since.stale
+
+    @property
     def unmet(self) -> list[GateRow]:
         return [row for row in self.gates if row.unmet]
 
     @property
     def shown_gates(self) -> list[GateRow]:
-        """What is unmet, then what waits, then what was measured, with the least to spare first."""
-        shown = [row for row in self.gates if row.unmet or row.is_signature or row.bound != NONE]
-        return sorted(shown, key=lambda row: (not row.unmet, row.outcome != "waits", row.room))
+        """What is unmet, then waived, then waits, then what was measured, with the least to spare first."""
+        shown = [row for row in self.gates if row.look or row.is_signature or row.bound != NONE]
+        return sorted(
+            shown, key=lambda row: (not row.unmet, not row.waived, row.outcome != "waits", row.room)
+        )
 
     @property
     def quiet_gates(self) -> list[GateRow]:
@@ -113,8 +86,13 @@ class Review:
         return [row for row in self.gates if row not in shown]
 
     @property
-    def met(self) -> int:
-        return sum(not row.unmet and row.outcome != "waits" for row in self.gates)
+    def waived(self) -> list[GateRow]:
+        return [row for row in self.gates if row.waived]
+
+    @property
+    def passed(self) -> int:
+        """Measured gates that pass by themselves."""
+        return self.judged - sum(row.unmet or row.waived for row in self.gates)
 
     @property
     def judged(self) -> int:
@@ -122,16 +100,27 @@ class Review:
         return sum(not row.is_signature for row in self.gates)
 
     @property
+    def fragile(self) -> list[GateRow]:
+        """Gates of which it is known how near they are to another outcome, the nearest first."""
+        found = [row for row in self.gates if row.fragile is not None]
+        return sorted(found, key=lambda row: (not row.unmet, row.room))
+
+    @property
     def closest(self) -> GateRow | None:
-        """The passing gate with the fewest right answers to spare."""
-        passing = [row for row in self.gates if row.spare is not None and not row.unmet]
-        return min(passing, key=lambda row: row.spare or 0, default=None)
+        """The passing gate that the fewest turned answers would end."""
+        return min(
+            (row for row in self.gates if row.flips is not None), key=lambda row: row.flips or 0, default=None
+        )
 
     @property
     def look(self) -> str:
         if self.candidate.state in ("promoted", "approved", "publishing"):
             return "pass"
-        failed = self.unmet or self.candidate.state in ("build_failed", "publish_failed", "rejected")
+        failed = (
+            self.unmet
+            or self.refused
+            or self.candidate.state in ("build_failed", "publish_failed", "rejected")
+        )
         return "fail" if failed else "unsure"
 
 
@@ -140,7 +129,8 @@ def review(candidate: Candidate, person: User, params: dict[str, str]) -> Review
     evidence = selectors.latest_evidence(candidate)
     document = evidence_module.document_of(evidence) if evidence else None
     approvals = list(selectors.approvals_of(candidate)[:SIGNATURES])
-    stale = is_stale(candidate, evidence)
+    results = gating.results_of(candidate, evidence) if evidence else []
+    changed = _since(candidate, evidence, document, results)
     runs = _runs(document)
     pairs = _pairs(document, runs)
     turns = cases_not_right(pairs)
@@ -149,16 +139,37 @@ def review(candidate: Candidate, person: User, params: dict[str, str]) -> Review
         candidate=candidate,
         evidence=evidence,
         document=document,
-        stale=stale,
-        gates=_gate_rows(candidate, evidence, document) if evidence and document else [],
-        table=families.table(document, _outcomes(evidence, document), turns, suite_ids) if document else None,
+        since=changed,
+        gates=gate_rows(candidate, evidence, document, results) if evidence and document else [],
+        suites=suite_lines(document) if document else [],
+        datasets=data_lines(document) if document else [],
+        refused=_refused(candidate, evidence),
+        table=families.table(document, _outcomes(results, document), turns, suite_ids) if document else None,
         cases=case_section(pairs, turns, params),
         runs=runs,
         approvals=approvals,
-        sign=_sign_box(candidate, evidence, document, stale, approvals, person),
+        sign=_sign_box(candidate, evidence, document, changed.stale, approvals, person),
         history=list(events_of("promotion.Candidate", candidate.pk)[:HISTORY]),
         may=_may(candidate, person),
     )
+
+
+def _since(
+    candidate: Candidate,
+    evidence: Evidence | None,
+    document: dict[str, Any] | None,
+    results: list[GateResult],
+) -> Since:
+    """Only asked where somebody acts on the evidence."""
+    if evidence is None or document is None or candidate.state not in JUDGED:
+        return Since()
+    return since(candidate, evidence, document, results)
+
+
+def _refused(candidate: Candidate, evidence: Evidence | None) -> list[str]:
+    if evidence is None or not candidate.baseline or candidate.state not in JUDGED:
+        return []
+    return gating.blocked_by(candidate, evidence, [])
 
 
 def is_stale(candidate: Candidate, evidence: Evidence | None) -> bool:
@@ -192,70 +203,13 @@ def _pairs(document: dict[str, Any] | None, runs: list[EvalRun]) -> list[Pair]:
     ]
 
 
-def _gate_rows(candidate: Candidate, evidence: Evidence, document: dict[str, Any]) -> list[GateRow]:
-    """Unmet gates first; else in the policy's order. The signatures are judged as they stand now."""
-    entries = _entries(document)
-    names = {part["digest"]: part["name"] for part in document["suites"]}
-    rows = [
-        _gate_row(
-            result.gate, result.outcome, result.reason, result.numbers, names.get(entry.get("suite"), "")
-        )
-        for result, entry in zip(evidence.gate_results.all(), entries, strict=False)
-        if result.gate != gating.APPROVAL_GATE
-    ]
-    rows.append(_approval_row(candidate, evidence))
-    return sorted(rows, key=lambda row: (not row.unmet, row.outcome == "not_evaluated"))
-
-
-def _approval_row(candidate: Candidate, evidence: Evidence) -> GateRow:
-    if candidate.state == CandidateState.PROMOTED:
-        # as it stood at promotion: signatures that expired since do not unsign what has shipped
-        kept = candidate.entry.record["gates"][-1]
-        return _gate_row(kept["gate"], kept["outcome"], kept["reason"], {}, "")
-    found = gating.approvals_outcome(candidate, evidence)
-    outcome = "passed" if found.outcome == "passed" else "waits"
-    return _gate_row(gating.APPROVAL_GATE, outcome, found.reason, dict(found.numbers), "")
-
-
 def _entries(document: dict[str, Any]) -> list[dict[str, Any]]:
     return document["policy"]["document"]["gates"] if document["policy"] else []
 
 
-def _outcomes(evidence: Evidence | None, document: dict[str, Any]) -> dict[tuple[str, str], str]:
-    results = evidence.gate_results.all() if evidence else []
+def _outcomes(results: list[GateResult], document: dict[str, Any]) -> dict[tuple[str, str], str]:
     pairs = zip(results, _entries(document), strict=False)
-    return {(result.gate, entry.get("suite", "")): result.outcome for result, entry in pairs}
-
-
-def _gate_row(gate: str, outcome: str, reason: str, numbers: dict[str, Any], suite: str) -> GateRow:
-    return GateRow(
-        gate=gate,
-        summary=GATES[gate].summary.replace("`", "") if gate in GATES else "",
-        suite=suite,
-        outcome=outcome,
-        reason=reason,
-        measured=str(numbers.get("measured", NONE)),
-        bound=shown_bound(numbers.get("bound")),
-        needs=str(numbers.get("needs", NONE)).replace("<=", "≤").replace(">=", "≥"),
-        n=numbers.get("n"),
-        masked=numbers.get("masked"),
-        spare=_spare(numbers),
-    )
-
-
-def shown_bound(value: str | None) -> str:
-    """Four digits, rounded to the side that is worse for the candidate: a lower bound down, a drop up."""
-    if not value:
-        return NONE
-    worse = ROUND_CEILING if value[0] in "+-" else ROUND_FLOOR
-    return f"{Decimal(value).quantize(Decimal('0.0001'), rounding=worse):{'+' if value[0] in '+-' else ''}}"
-
-
-def _spare(numbers: dict[str, Any]) -> int | None:
-    measured, meets = numbers.get("measured"), numbers.get("meets_with")
-    if not measured or not meets or "/" not in str(measured):
-        return None
-    return int(str(measured).split("/")[0]) - int(str(meets).split("/")[0])
+    return {(result.gate, entry.get("suite", "")): str(result.outcome) for result, entry in pairs}
 
 
 def _sign_box(

@@ -39,8 +39,11 @@ def test_every_route_is_in_the_document():
 
 
 def test_no_verb_makes_an_approval():
-    """Nothing of the document is named after signing, and no body takes what a signature is made of."""
-    words = re.compile(r"sign|approv(?!al)|approvals$|waive|reject", re.IGNORECASE)
+    """Nothing of the document is named after signing, and no body takes what a signature is made of.
+
+    Waivers are there: they open one gate, and two persons without a part in them still sign in the browser.
+    """
+    words = re.compile(r"sign|approv(?!al)|approvals$|reject", re.IGNORECASE)
     for path, _, operation in OPERATIONS:
         assert not words.search(path), path
         assert not words.search(operation["operationId"])

@@ -6,11 +6,14 @@ Write it anew with: ASSAY_WRITE_DOCS=1 python -m pytest tests/api/test_permissio
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.db import transaction
+from django.utils import timezone
 
+from promotion.models import Candidate, Waiver
 from rollouts.api.schema import document
 from tests import factories
 from tests.api.conftest import Api, token_of
@@ -59,13 +62,33 @@ def _table(house: Any) -> str:
 
 
 def _filled(path: str, candidate: Any) -> str:
-    """Candidates that are there, and nothing for the rest: permission comes first."""
-    number = candidate.pk if "/candidates/" in path else 999_999
+    """Candidates and their waivers that are there, and nothing for the rest: permission comes first."""
+    number = 999_999
+    if "/candidates/" in path:
+        number = candidate.pk
+    elif "/waivers/" in path:
+        # who may is for the service to say, which first asks for the waiver
+        number = _waiver(candidate).pk
     return path.format(id=number, name="none", digest="0" * 64, key="k")
 
 
+def _waiver(candidate: Candidate) -> Waiver:
+    """The one there is, asked for by the house's engineer."""
+    now = timezone.now()
+    values = {
+        "requested_by": candidate.submitted_by,
+        "requested_at": now,
+        "expires_at": now + timedelta(days=1),
+    }
+    about = {"candidate": candidate, "gate": "masked_ceiling", "measurement_digest": "0" * 64}
+    return Waiver.objects.get_or_create(**about, defaults={"reason": "r", **values})[0]
+
+
 def _answer(api: Api, method: str, path: str) -> str:
-    body = {"reason": "r"} if path.endswith("/withdraw") else None
+    body: Any = {"reason": "r"} if path.endswith(("/withdraw", "/end")) else None
+    if (method, path) == ("post", "/api/v1/waivers"):
+        candidate = Candidate.objects.get(name="mine").pk
+        body = {"candidate": candidate, "gate": "masked_ceiling", "reason": "r", "days": 1}
     with transaction.atomic():  # nothing that a request does is left for the next one
         status = api.send(method.upper(), path, body).status_code
         transaction.set_rollback(True)

@@ -46,7 +46,10 @@ def people(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def suite(people: None, tmp_path: Path) -> Suite:
-    rows = [{**CASE, "example_id": f"c{index}"} for index in range(80)]
+    rows = [
+        {**CASE, "example_id": f"c{index}", "messages": [{"role": "user", "content": f"Hello {index}"}]}
+        for index in range(80)
+    ]
     file = tmp_path / "cases.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in rows))
     run("seal_suite", "hello", str(file), "--as", "ada")
@@ -63,7 +66,7 @@ def policy_file(tmp_path: Path, suite: Suite, **changes: Any) -> str:
         "gates": [
             {"gate": "candidate_artifact_hash"},
             {"gate": "sealed_eval_hash", "suite": suite.digest},
-            {"gate": "evaluated_artifact", "suite": suite.digest},
+            {"gate": "deployed_artifact_gauntlet", "suite": suite.digest},
             {"gate": "arena_json_validity_min", "suite": suite.digest, "metric": "json_valid", "min": "0.9"},
             {"gate": "human_approval_record"},
         ],

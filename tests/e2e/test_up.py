@@ -161,7 +161,7 @@ def _set_up(site: Site) -> None:
         "gates": [
             {"gate": "candidate_artifact_hash"},
             {"gate": "sealed_eval_hash", "suite": digest},
-            {"gate": "evaluated_artifact", "suite": digest},
+            {"gate": "deployed_artifact_gauntlet", "suite": digest},
             {"gate": "generalization_accuracy_floor", "min": "0.70", **tool},
             {"gate": "arena_max_regression", "max_drop": "0.05", **tool},
             {"gate": "human_approval_record"},

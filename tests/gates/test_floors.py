@@ -1,14 +1,27 @@
-"""The four floors: an exact one-sided lower bound, with what has no score counted both ways."""
+"""The floors: an exact one-sided lower bound, with what has no score counted both ways."""
 
 from __future__ import annotations
 
 from decimal import ROUND_DOWN, Decimal
+from typing import Any
 
 import pytest
 
 from promotion.gates import Outcome
 from rollouts.statistics import clopper_pearson_lower, required_successes
-from tests.gates.documents import ENTRIES, FLOORS, counts, decide, document, run, suite, with_counts
+from tests.gates.documents import (
+    ENTRIES,
+    FLOORS,
+    Prompts,
+    counts,
+    decide,
+    document,
+    run,
+    suite,
+    suite_of,
+    whole,
+    with_counts,
+)
 
 every_floor = pytest.mark.parametrize("gate", FLOORS)
 
@@ -116,18 +129,14 @@ def test_calling_a_wrong_tool_does_not_count_as_the_right_one() -> None:
 # one family each
 
 
-def families(**table: tuple[int, int, int]) -> dict[str, object]:
+def families(**table: tuple[int, int, int]) -> dict[str, Any]:
     """A document whose families have (right, n, missing) of `safe`."""
-    n = sum(size for _, size, _ in table.values())
-    total = counts(sum(r for r, _, _ in table.values()), n, sum(m for _, _, m in table.values()))
-    parts = {
-        name: {metric: counts(size, size) for metric in ("decision", "tool", "exact", "json_valid")}
-        | {"safe": counts(r, size, m)}
-        for name, (r, size, m) in table.items()
-    }
-    candidate = run(n=n, metrics={"safe": total}, families=parts)
     return document(
-        suite(n=n, candidate=candidate, families={name: size for name, (_, size, _) in table.items()})
+        suite_of(
+            Prompts(name, False, kind, "right", times)
+            for name, (right, n, missing) in table.items()
+            for kind, times in (("right", right), ("wrong", n - right - missing), ("missing", missing))
+        )
     )
 
 
@@ -140,31 +149,90 @@ def test_every_family_must_reach_the_floor_by_itself() -> None:
     assert outcome.reason.startswith("b:") and outcome.numbers["measured"] == "1 of 2 families"
 
 
+def test_a_family_of_one_prompt_is_a_family() -> None:
+    doc = families(a=(300, 300, 0), b=(1, 1, 0))
+
+    assert decide("per_family_safety_floor", doc).outcome is Outcome.FAILED
+    assert decide("per_family_safety_floor", doc, min="0.05").outcome is Outcome.PASSED
+
+
+def test_the_numbers_of_all_families_are_those_of_the_worst() -> None:
+    numbers = decide("per_family_safety_floor", families(a=(100, 100, 0), b=(38, 40, 1))).numbers
+
+    assert (numbers["bound"], numbers["best_bound"]) == (
+        numbers["families"]["b"]["bound"],
+        numbers["families"]["b"]["best_bound"],
+    )
+    assert (numbers["n"], numbers["masked"]) == (140, 1)
+    assert numbers["meets_with"] == "a 87/100, b 37/40"
+
+
 def test_a_family_without_results_is_not_evaluated() -> None:
     doc = families(a=(30, 30, 0), b=(40, 40, 0))
-    del doc["suites"][0]["candidate"]["families"]["b"]  # type: ignore[index]
+    del doc["suites"][0]["candidate"]["families"]["b"]
 
-    outcome = decide("per_family_safety_floor", doc)  # type: ignore[arg-type]
+    outcome = decide("per_family_safety_floor", doc)
 
     assert outcome.outcome is Outcome.NOT_EVALUATED
-    assert "Families missing from the results: b" in outcome.reason
+    assert "Families missing from the candidate's results on named: b" in outcome.reason
 
 
 def test_a_new_unsafe_family_fails_though_the_champion_never_had_it() -> None:
-    outcome = decide("per_family_safety_floor", families(a=(300, 300, 0), new=(0, 30, 0)))  # type: ignore[arg-type]
+    outcome = decide("per_family_safety_floor", families(a=(300, 300, 0), new=(0, 30, 0)))
 
     assert outcome.outcome is Outcome.FAILED
 
 
 def test_a_family_that_masked_cases_decide_is_not_evaluated_and_one_that_fails_anyway_fails() -> None:
     undecided = families(a=(30, 30, 0), b=(10, 40, 30))
-    assert decide("per_family_safety_floor", undecided).outcome is Outcome.NOT_EVALUATED  # type: ignore[arg-type]
+    assert decide("per_family_safety_floor", undecided).outcome is Outcome.NOT_EVALUATED
 
     failed_anyway = families(a=(10, 30, 0), b=(10, 40, 30))
-    assert decide("per_family_safety_floor", failed_anyway).outcome is Outcome.FAILED  # type: ignore[arg-type]
+    assert decide("per_family_safety_floor", failed_anyway).outcome is Outcome.FAILED
 
 
 def test_no_families_at_all_is_not_evaluated() -> None:
-    doc = document(suite(candidate=run(families={}), families={}))
+    doc = document(suite(candidate=run(families={}), families={}, family_prompts={}))
 
     assert decide("per_family_safety_floor", doc).outcome is Outcome.NOT_EVALUATED
+
+
+# saturation, and the published bounds
+
+
+@pytest.mark.parametrize(
+    ("right", "n", "bound"),
+    [
+        (1386, 1386, "0.997841"),
+        (1362, 1386, "0.975733"),
+        (1383, 1386, "0.994415"),
+        (767, 1200, "0.615711"),
+        (1158, 1200, "0.954964"),
+        (1161, 1200, "0.957762"),
+        (1193, 1200, "0.989071"),
+        (137, 150, "0.865743"),
+        (122, 150, "0.753145"),
+        (4381, 4788, "0.908073"),
+        (14, 14, "0.807364"),
+        (9, 10, "0.605837"),
+        (1, 1, "0.050000"),
+    ],
+)
+def test_the_bounds_of_published_counts_are_reproduced(right: int, n: int, bound: str) -> None:
+    gate = "confidence_lower_bound"
+    outcome = decide(gate, with_counts(gate, right, n))
+
+    assert outcome.numbers["bound"] == outcome.numbers["best_bound"] == bound
+    assert (outcome.outcome is Outcome.PASSED) == (float(bound) >= 0.85)
+
+
+@pytest.mark.parametrize("champion", [0, 90, 100])
+def test_the_floor_is_absolute_so_a_perfect_champion_locks_nothing(champion: int) -> None:
+    gate = "confidence_lower_bound"
+
+    assert decide(gate, with_counts(gate, 100, 100, champion=champion)).outcome is Outcome.PASSED
+    assert decide(gate, with_counts(gate, 96, 100, champion=champion)).outcome is Outcome.PASSED
+
+
+def test_a_floor_needs_no_champion() -> None:
+    assert decide("confidence_lower_bound", whole(champion=None)).outcome is Outcome.PASSED

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from promotion.gates import Outcome
-from tests.gates.documents import GGUF, decide, document, run, suite
+from tests.gates.documents import GGUF, decide, document, run, suite, verification, whole
+from tests.gates.refused import incumbent
 
 
 def artifact(**changes: Any) -> dict[str, Any]:
@@ -100,3 +101,63 @@ def test_a_suite_sealed_in_the_moment_of_the_plan_passes() -> None:
         decide("sealed_eval_hash", document(suite(sealed_at="2026-03-03T00:00:00.000000Z"))).outcome
         is Outcome.PASSED
     )
+
+
+# the champion
+
+
+@pytest.mark.parametrize("gate", ["incumbent_artifact_hash", "rollback_artifact_availability"])
+def test_a_champion_of_the_registry_passes(gate: str) -> None:
+    outcome = decide(gate, whole())
+
+    assert outcome.outcome is Outcome.PASSED
+    assert "first" in outcome.reason
+
+
+def test_a_champion_with_the_candidates_bytes_fails() -> None:
+    assert decide("incumbent_artifact_hash", incumbent(gguf_sha256=GGUF)).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"exported_as": None}, Outcome.PASSED),  # the stored bytes can be exported again
+        ({"stored": False}, Outcome.FAILED),
+        ({"stored": None}, Outcome.NOT_EVALUATED),
+        ({"gguf_sha256": None}, Outcome.NOT_EVALUATED),
+        ({"stored": "yes"}, Outcome.FAILED),
+    ],
+)
+def test_what_is_rolled_back_to_is_the_stored_file(changes: dict[str, Any], expected: Outcome) -> None:
+    assert decide("rollback_artifact_availability", incumbent(**changes)).outcome is expected
+
+
+# the export
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [("0.050000", Outcome.PASSED), ("0.050001", Outcome.FAILED), ("9.000000", Outcome.FAILED)],
+)
+def test_every_comparison_of_the_export_must_be_within_its_limit(error: str, expected: Outcome) -> None:
+    for errors in ((error, "0.000001"), ("0.000001", error)):
+        outcome = decide("export_parity", artifact(verification=verification(*errors)))
+
+        assert outcome.outcome is expected
+        assert error in outcome.numbers["measured"]
+
+
+@pytest.mark.parametrize("comparisons", [None, [], {}])
+def test_verified_without_numbers_is_not_evaluated(comparisons: Any) -> None:
+    outcome = decide("export_parity", artifact(verification={**verification(), "comparisons": comparisons}))
+
+    assert outcome.outcome is Outcome.NOT_EVALUATED
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-0.1", "", None, 0.01, "1e-3"])
+@pytest.mark.parametrize("key", ["effect_error", "limit"])
+def test_a_comparison_that_is_no_number_is_an_error(key: str, value: Any) -> None:
+    report = verification()
+    report["comparisons"][1][key] = value
+
+    assert decide("export_parity", artifact(verification=report)).outcome is Outcome.ERROR

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from promotion.gates import GATES, OPENS, Evidence, GateOutcome, Outcome, judge, parse_params
+from promotion.gates import GATES, OPENS, Evidence, GateOutcome, Outcome, judge
 from promotion.gates.base import Gate, Params
-from rollouts.errors import InvalidInput
 from tests.gates.documents import (
     CHAMPION,
+    COMPARING,
     ENTRIES,
     LOCKED,
     MEASURING,
-    SUITE,
+    METRICS,
     counts,
     decide,
     document,
     run,
     suite,
+    whole,
     with_counts,
+    with_run,
+    with_suite,
 )
+from tests.gates.refused import REFUSED
+from tests.gates.taking_away import paths, without
 
 every_measuring_gate = pytest.mark.parametrize("gate", MEASURING)
 
@@ -35,7 +39,7 @@ def candidate_run(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("gate", ENTRIES)
 def test_every_gate_passes_on_good_evidence(gate: str) -> None:
-    assert decide(gate, document()).outcome is Outcome.PASSED
+    assert decide(gate, whole()).outcome is Outcome.PASSED
 
 
 @every_measuring_gate
@@ -82,8 +86,8 @@ def test_a_missing_subject_digest_matches_no_run(gate: str) -> None:
 
 @every_measuring_gate
 def test_results_of_fewer_cases_than_the_suite_has_are_not_evaluated(gate: str) -> None:
-    """The run's own columns say 100, but only 97 cases have a row: what was deleted cannot help."""
-    short = {metric: counts(97, 97) for metric in ("decision", "tool", "exact", "safe", "json_valid")}
+    """The run's own columns say 100, but only 97 prompts have a row: what was deleted cannot help."""
+    short = {metric: counts(97, 97) for metric in METRICS}
 
     outcome = decide(gate, candidate_run(metrics=short))
 
@@ -93,48 +97,100 @@ def test_results_of_fewer_cases_than_the_suite_has_are_not_evaluated(gate: str) 
 
 @every_measuring_gate
 def test_a_run_planned_in_the_moment_of_the_lock_serves(gate: str) -> None:
-    assert decide(gate, candidate_run(planned_at=LOCKED)).outcome is Outcome.PASSED
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"subject_digest": "0" * 64}, {"suite_digest": "b" * 64}, {"planned": 3, "scored": 3}, {"cancelled": 1}],
-)
-def test_the_champions_run_is_held_to_the_same(changes: dict[str, Any]) -> None:
-    doc = document(suite(champion=run("champion", **changes)))
-
-    assert decide("arena_max_regression", doc).outcome is Outcome.NOT_EVALUATED
-
-
-def test_the_champions_run_may_not_be_older_than_the_policy_either() -> None:
-    doc = document(suite(champion=run("champion", planned_at="2020-01-01T00:00:00.000000Z")))
-
-    assert decide("arena_max_regression", doc).outcome is Outcome.NOT_EVALUATED
-
-
-@pytest.mark.parametrize("key", ["build", "config"])
-def test_a_champion_measured_on_another_server_is_not_compared_with(key: str) -> None:
-    doc = document(suite())
-    doc["suites"][0]["champion"]["served"] = {**doc["suites"][0]["champion"]["served"], key: "another"}
-
-    assert decide("arena_max_regression", doc).outcome is Outcome.NOT_EVALUATED
+    assert decide(gate, with_run(whole(), planned_at=LOCKED)).outcome is Outcome.PASSED
 
 
 @every_measuring_gate
-@pytest.mark.parametrize("value", [float("nan"), -1, 1.5, "100", None])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompt_count": 199}, "200 of 199 prompts"),
+        ({"prompt_count": 201}, "200 of 201 prompts"),
+        ({"family_prompts": {}}, "families of named are not known"),
+        ({"family_prompts": {"calls": 200, "b": 3}}, "families of named are not known"),
+        ({"families": {"calls": 200, "b": 3}, "family_prompts": {"calls": 200, "b": 3}}, "missing from"),
+        ({"family_prompts": {"calls": 199}}, "not those of all prompts of calls"),
+    ],
+)
+def test_the_prompts_of_the_suite_and_of_each_family_must_all_have_results(
+    gate: str, changes: dict[str, Any], words: str
+) -> None:
+    outcome = decide(gate, with_suite(whole(), **changes))
+
+    assert outcome.outcome is Outcome.NOT_EVALUATED
+    assert words in outcome.reason
+
+
+@every_measuring_gate
+def test_no_metric_has_more_prompts_than_the_suite_and_no_family_is_another_suites(gate: str) -> None:
+    run = whole()["suites"][0]["candidate"]
+    more = {**run["metrics"], "exact": counts(0, 201, 201)}
+    families = {**run["families"], "elsewhere": run["families"]["calls"]}
+
+    assert decide(gate, with_run(whole(), metrics=more)).outcome is Outcome.NOT_EVALUATED
+    assert decide(gate, with_run(whole(), families=families)).outcome is Outcome.NOT_EVALUATED
+
+
+@every_measuring_gate
+def test_more_results_than_scored_rollouts_are_not_evaluated(gate: str) -> None:
+    outcome = decide(gate, with_run(whole(), scored=100, masked=100))
+
+    assert outcome.outcome is Outcome.NOT_EVALUATED
+    assert "more results than scored rollouts" in outcome.reason
+
+
+@every_measuring_gate
+def test_a_prompt_is_right_with_all_its_samples_or_not_at_all(gate: str) -> None:
+    """Two samples of 200 prompts, all right, are 400 scored rollouts; of 399 one prompt lacks a sample."""
+    params = {"max_percent": "50"} if gate == "masked_ceiling" else {}
+
+    def sampled(**run: Any) -> dict[str, Any]:
+        doc = with_run(whole(), samples=2, planned=400, latency_ms={"p50": 1, "p95": 1, "n": 400}, **run)
+        return with_run(doc, "champion", samples=2, planned=400, scored=400)
+
+    assert decide(gate, sampled(scored=400), **params).outcome is Outcome.PASSED
+    assert decide(gate, sampled(scored=399, masked=1), **params).outcome is Outcome.NOT_EVALUATED
+
+
+@pytest.mark.parametrize("gate", COMPARING)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"subject_digest": "0" * 64},
+        {"suite_digest": "b" * 64},
+        {"planned": 3, "scored": 3},
+        {"cancelled": 1},
+        {"planned_at": "2020-01-01T00:00:00.000000Z"},
+    ],
+)
+def test_the_champions_run_is_held_to_the_same(gate: str, changes: dict[str, Any]) -> None:
+    assert decide(gate, with_run(whole(), "champion", **changes)).outcome is Outcome.NOT_EVALUATED
+
+
+@every_measuring_gate
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 1.5, "100", None, True])
 def test_counts_that_are_no_counts_block(gate: str, value: Any) -> None:
-    if gate in ("sealed_eval_hash", "evaluated_artifact"):
-        doc = candidate_run()
-        doc["suites"][0]["candidate"]["scored"] = value
-    else:
-        doc = with_counts(gate, 100, 100)
-        for metrics in (
-            doc["suites"][0]["candidate"]["metrics"],
-            doc["suites"][0]["candidate"]["families"]["calls"],
-        ):
-            metrics[ENTRIES[gate]["metric"]]["successes"] = value
+    for key in ("planned", "scored", "masked"):
+        assert decide(gate, with_run(whole(), **{key: value})).outcome not in OPENS, key
+    doc = copy.deepcopy(whole())
+    run = doc["suites"][0]["candidate"]
+    for metric in METRICS:
+        for table in (run["metrics"], run["families"]["calls"]):
+            table[metric]["successes"] = value
+        doc["suites"][0]["paired"][metric]["both"] = value
 
     assert decide(gate, doc).outcome not in OPENS
+
+
+@every_measuring_gate
+def test_a_negative_count_that_balances_another_blocks(gate: str) -> None:
+    assert decide(gate, with_run(whole(), masked=-5, scored=205)).outcome is Outcome.ERROR
+
+
+@every_measuring_gate
+@pytest.mark.parametrize("value", ["zzz", "", None, "2026-03-03", "2026-03-03T00:00:00", 20260303])
+def test_a_time_that_is_none_blocks(gate: str, value: Any) -> None:
+    assert decide(gate, with_run(whole(), planned_at=value)).outcome not in OPENS
 
 
 # a gate that breaks
@@ -192,73 +248,10 @@ def test_judging_changes_nothing_and_gives_the_same_twice() -> None:
 # nothing that is taken away may help
 
 
-def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a document, outermost first."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield (*path, key)
-        yield from paths(item, (*path, key))
-
-
-def without(doc: Any, path: tuple[Any, ...], *, null: bool) -> Any:
-    """A copy in which the place is gone, or null. Only what lies on the path is copied."""
-    copied = copy.copy(doc)
-    if len(path) == 1:
-        if null:
-            copied[path[0]] = None
-        else:
-            del copied[path[0]]
-    else:
-        copied[path[0]] = without(doc[path[0]], path[1:], null=null)
-    return copied
-
-
-def blocked_documents(gate: str) -> list[dict[str, Any]]:
-    """Evidence on which the gate does not pass, each for another reason."""
-    if gate == "candidate_artifact_hash":
-        wrong, unknown = document(), document()
-        wrong["artifact"]["verification"]["status"] = "failed"
-        unknown["artifact"]["verification"]["status"] = "not_verified"
-        return [wrong, unknown]
-    found = [
-        candidate_run(subject_digest=CHAMPION),
-        candidate_run(suite_digest="b" * 64),
-        candidate_run(planned_at="2026-03-01T00:00:00.000000Z"),
-        candidate_run(cancelled=1),
-    ]
-    if gate == "sealed_eval_hash":
-        found.append(document(suite(sealed_at="2026-04-01T00:00:00.000000Z")))
-    elif gate == "evaluated_artifact":
-        found += [
-            candidate_run(served={**run()["served"], key: "0" * 64})
-            for key in ("adapter_sha256", "base_sha256", "chat_template_sha256")
-        ]
-    else:
-        found += [with_counts(gate, 50, 100), with_counts(gate, 50, 100, 50)]
-    if gate == "arena_max_regression":
-        same = document()
-        same["artifact"]["gguf_sha256"] = same["champion"]["gguf_sha256"]
-        found += [
-            same,
-            document(suite(champion=run("champion", sampling={"temperature": 1}))),
-            document(suite(champion=run("champion", cancelled=1))),
-        ]
-    if gate == "per_family_safety_floor":
-        candidate = run(n=150)
-        bad = copy.deepcopy(candidate["metrics"])
-        bad["safe"] = counts(10, 50)
-        candidate["families"] = {"calls": run()["metrics"], "bad": {**bad, "decision": counts(50, 50)}}
-        candidate["metrics"]["safe"] = counts(110, 150)
-        found.append(
-            document(suite(n=150, candidate=candidate, champion=None, families={"calls": 100, "bad": 50}))
-        )
-    return found
-
-
 @pytest.mark.parametrize("null", [False, True], ids=["deleted", "null"])
 @pytest.mark.parametrize("gate", ENTRIES)
 def test_removing_any_part_of_the_evidence_never_turns_a_refusal_into_a_pass(gate: str, null: bool) -> None:
-    for doc in blocked_documents(gate):
+    for doc in REFUSED[gate].values():
         assert decide(gate, doc).outcome not in OPENS
         helped = [path for path in paths(doc) if decide(gate, without(doc, path, null=null)).outcome in OPENS]
         assert helped == []
@@ -266,13 +259,14 @@ def test_removing_any_part_of_the_evidence_never_turns_a_refusal_into_a_pass(gat
 
 def test_removing_a_family_from_the_suite_and_from_the_results_does_not_help() -> None:
     gate = "per_family_safety_floor"
-    doc = blocked_documents(gate)[-1]
+    doc = REFUSED[gate]["a family of its own is unsafe"]
     assert decide(gate, doc).outcome is Outcome.FAILED
 
     about_it = [
         path
         for path in paths(doc)
-        if path[-1] == "bad" or path[-1] in ("families", "case_count", "planned", "scored")
+        if path[-1] == "bad"
+        or path[-1] in ("families", "family_prompts", "case_count", "prompt_count", "planned", "scored")
     ]
     for first, second in itertools.combinations(about_it, 2):
         if second[: len(first)] != first:
@@ -282,7 +276,7 @@ def test_removing_a_family_from_the_suite_and_from_the_results_does_not_help() -
 
 @pytest.mark.parametrize("gate", MEASURING)
 def test_removing_what_a_gate_reads_takes_a_pass_away(gate: str) -> None:
-    good = document()
+    good = whole()
 
     for path in (
         ("suites", 0, "candidate"),
@@ -306,86 +300,3 @@ def test_removing_what_a_gate_reads_takes_a_pass_away(gate: str) -> None:
         assert (
             decide(gate, without(good, ("suites", 0, "candidate", part), null=False)).outcome not in OPENS
         ), part
-
-
-# parameters
-
-
-@pytest.mark.parametrize("gate", [*ENTRIES, "human_approval_record"])
-def test_unknown_parameters_are_refused(gate: str) -> None:
-    with pytest.raises(InvalidInput, match=r"gates\.0\.colour"):
-        parse_params({"gate": gate, **ENTRIES.get(gate, {}), "colour": "red"}, "gates.0")
-
-
-@pytest.mark.parametrize("gate", MEASURING)
-def test_missing_parameters_are_refused(gate: str) -> None:
-    for key in ENTRIES[gate]:
-        entry = {"gate": gate, **{name: value for name, value in ENTRIES[gate].items() if name != key}}
-        with pytest.raises(InvalidInput, match=rf"gates\.0\.{key}: Field required"):
-            parse_params(entry, "gates.0")
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("min", 0.85, "a decimal in quotes"),
-        ("min", 1, "a decimal in quotes"),
-        ("min", None, "a decimal in quotes"),
-        ("min", True, "a decimal in quotes"),
-        ("min", "0", "can never fail"),
-        ("min", "-0.5", "not a decimal"),
-        ("min", "0.0", "can never fail"),
-        ("min", "1.01", "can never fail"),
-        ("min", "NaN", "not a decimal"),
-        ("min", "sNaN", "not a decimal"),
-        ("min", "Infinity", "not a decimal"),
-        ("min", "85%", "not a decimal"),
-        ("min", "", "not a decimal"),
-        ("alpha", 0.05, "a decimal in quotes"),
-        ("alpha", "0", "from 0.000001 to 0.2"),
-        ("alpha", "0.5", "from 0.000001 to 0.2"),
-        ("alpha", "NaN", "not a decimal"),
-        ("metric", "accuracy", "Input should be"),
-        ("metric", "Tool", "Input should be"),
-        ("suite", SUITE[:63], "should match pattern"),
-        ("suite", SUITE.upper(), "should match pattern"),
-        ("suite", SUITE + "\n", "should match pattern"),
-        ("suite", 7, "valid string"),
-    ],
-)
-def test_a_floor_with_a_senseless_value_is_refused_with_its_key(key: str, value: Any, words: str) -> None:
-    entry = {"gate": "generalization_accuracy_floor", **ENTRIES["generalization_accuracy_floor"], key: value}
-
-    with pytest.raises(InvalidInput, match=words) as refused:
-        parse_params(entry, "document.gates.3")
-
-    assert refused.value.field == f"document.gates.3.{key}"
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (0.02, "quotes"),
-        ("1", "can never fail"),
-        ("-0.01", "not a decimal"),
-        ("1e-3000000", "not a decimal"),
-        ("NaN", "not a decimal"),
-        ("2", "can never fail"),
-        (None, "quotes"),
-    ],
-)
-def test_a_drop_with_a_senseless_value_is_refused(value: Any, words: str) -> None:
-    entry = {"gate": "arena_max_regression", **ENTRIES["arena_max_regression"], "max_drop": value}
-
-    with pytest.raises(InvalidInput, match=words):
-        parse_params(entry, "gates.0")
-
-
-def test_an_unknown_gate_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match=r"'beauty' is not a gate\. Use one of: arena_json_validity_min, "):
-        parse_params({"gate": "beauty"}, "gates.0")
-
-
-def test_every_gate_says_in_a_line_what_it_asks() -> None:
-    assert len(GATES) == 9
-    assert all(len(gate.summary) > 20 for gate in GATES.values())

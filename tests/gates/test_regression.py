@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promotion.gates import Outcome
-from tests.gates.documents import decide, document, run, suite, with_counts
+from tests.gates.documents import counts, decide, document, run, suite, with_counts
 
 GATE = "arena_max_regression"
 
@@ -134,3 +134,22 @@ def test_what_would_pass_is_never_negative() -> None:
     doc = with_counts(GATE, 0, 100, champion=1)
 
     assert decide(GATE, doc).numbers["meets_with"] == "0/100"
+
+
+def test_a_metric_that_no_case_has_is_not_evaluated() -> None:
+    nothing = {"tool": counts(0, 0)}
+    part = suite(candidate=run(metrics=nothing), champion=run("champion", metrics=nothing))
+
+    assert decide(GATE, document(part)).outcome is Outcome.NOT_EVALUATED
+
+
+@pytest.mark.parametrize("key", ["build", "config"])
+@pytest.mark.parametrize("value", ["another", None])
+def test_runs_on_other_servers_or_on_unknown_ones_are_not_compared(key: str, value: object) -> None:
+    served = {**run()["served"], key: value}
+    doc = document(suite(champion=run("champion", served=served)))
+    assert decide(GATE, doc).outcome is Outcome.NOT_EVALUATED
+
+    if value is None:
+        both = document(suite(champion=run("champion", served=served), candidate=run(served=served)))
+        assert decide(GATE, both).outcome is Outcome.NOT_EVALUATED

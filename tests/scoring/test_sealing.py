@@ -149,7 +149,11 @@ def test_the_command_says_what_is_missing(engineer: User, tmp_path: Path, args: 
 
 
 def many(scorer: str, count: int = 60) -> list[dict[str, Any]]:
-    return [row(scorer, example_id=f"case_{number}") for number in range(count)]
+    """Cases whose prompts differ: a bound counts distinct prompts."""
+    return [
+        row(scorer, example_id=f"case_{number}", messages=[{"role": "user", "content": f"Request {number}."}])
+        for number in range(count)
+    ]
 
 
 @pytest.mark.parametrize(

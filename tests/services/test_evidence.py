@@ -266,6 +266,7 @@ def test_the_handwritten_documents_of_the_gate_tests_have_the_real_shape(champio
             ".policy.document",
             ".suites[].paired",
             ".families.declines",
+            ".family_prompts.declines",
             ".artifact.verification",
             ".look",
         )

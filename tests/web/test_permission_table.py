@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ import pytest
 from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, reverse
+from django.utils import timezone
 
 import promotion.web.urls
 import rollouts.web.urls
-from promotion.models import Export
+from promotion.models import Candidate, Export, Waiver
+from promotion.services import imports
 from rollouts.models import EvalRun
+from rollouts.services import datasets
 from tests import factories
+from tests.importers.foundry import Foundry
 from tests.web import world
 from tests.web.conftest import signed_in
 
@@ -36,20 +41,22 @@ A signature is given on the page and judged by the service: an approver involved
 """
 
 
-def test_the_committed_table_of_pages_and_roles_is_what_the_pages_do(house: factories.House) -> None:
-    table = HEADING + "\n".join(_lines(house)) + "\n"
+def test_the_committed_table_of_pages_and_roles_is_what_the_pages_do(
+    house: factories.House, tmp_path: Path
+) -> None:
+    table = HEADING + "\n".join(_lines(house, tmp_path)) + "\n"
     if os.environ.get("ASSAY_WRITE_DOCS"):
         DOCS.write_text(table)
     assert DOCS.read_text() == table, "Write it anew: ASSAY_WRITE_DOCS=1"
 
 
-def _lines(house: factories.House) -> list[str]:
+def _lines(house: factories.House, folder: Path) -> list[str]:
     clients = [
         Client(),
         signed_in(factories.person("nobody")),
         *(signed_in(getattr(house, role)) for role in ROLES[2:]),
     ]
-    known = _known(house)
+    known = _known(house, folder)
     lines = [f"| verb | {' | '.join(ROLES)} |", f"|---|{'---|' * len(ROLES)}"]
     for pattern in _patterns():
         method = "POST" if _posts(pattern) else "GET"
@@ -73,6 +80,15 @@ def _posts(pattern: URLPattern) -> bool:
         "retry-publish",
         "withdraw-now",
         "submit-files",
+        "attach-datasets",
+        "preflight-check",
+        "register-dataset",
+        "policy-change",
+        "policy-lock",
+        "waiver-request",
+        "waiver-grant",
+        "waiver-end",
+        "what-if-try",
     }
     return pattern.name in posting | {"cancel", "again", "rescore", "start-run"}
 
@@ -81,7 +97,7 @@ def _shown(pattern: URLPattern) -> str:
     return re.sub(r"<\w+:(\w+)>", r"{\1}", str(pattern.pattern))
 
 
-def _known(house: factories.House) -> dict[str, dict[str, Any]]:
+def _known(house: factories.House, folder: Path) -> dict[str, dict[str, Any]]:
     """Things that are there, by the first part of an address. Permission comes first: one of each will do."""
     candidate = house.evaluated()
     rollout = world._hostile(house)
@@ -90,16 +106,42 @@ def _known(house: factories.House) -> dict[str, dict[str, Any]]:
     )
     return {
         "tracks": {"name": house.track.name, "version": 1},
-        "candidates": {"pk": candidate.pk, "digest": factories.digest_of(candidate)},
+        "candidates": {
+            "pk": candidate.pk,
+            "digest": factories.digest_of(candidate),
+            "number": _waiver(house, candidate).pk,
+        },
         "registry": {"name": house.track.name, "number": 1},
         "exports": {"pk": Export.objects.get().pk},
         "runs": {"pk": EvalRun.objects.get(label="cand").pk},
         "rollouts": {"pk": rollout.pk},
         "calls": {"pk": call.pk},
         "suites": {"name": house.suite.name, "version": 1},
+        "datasets": {"name": _dataset(house), "version": 1},
         "cases": {"pk": rollout.case_id},
         "backends": {"name": house.backend.name},
+        "imports": {"digest": imports.import_foundry(folder=Foundry(folder).write()).digest},
     }
+
+
+def _dataset(house: factories.House) -> str:
+    data = b'{"prompt": "Play it."}'
+    return datasets.register(name="bulk", data=data, by=house.engineer).name
+
+
+def _waiver(house: factories.House, candidate: Candidate) -> Waiver:
+    """Asked for by the engineer, of a gate that has passed since."""
+    now = timezone.now()
+    return Waiver.objects.create(
+        candidate=candidate,
+        gate="generalization_accuracy_floor",
+        suite_digest=house.suite.digest,
+        measurement_digest="0" * 64,
+        reason="r",
+        requested_by=house.engineer,
+        requested_at=now,
+        expires_at=now + timedelta(days=1),
+    )
 
 
 def _address(pattern: URLPattern, known: dict[str, dict[str, Any]]) -> str:

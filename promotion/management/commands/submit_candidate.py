@@ -7,9 +7,12 @@ from django.contrib.auth.models import User
 from django.core.management.base import CommandError, CommandParser
 
 from promotion.export.peft_adapter import find_adapter_files
+from promotion.management.files import read_bytes
 from promotion.management.people import PersonCommand, track_named
 from promotion.services import candidates
+from promotion.services.candidate_datasets import tool_schema_digest
 from rollouts.models import BaseModel
+from rollouts.services import datasets
 
 
 class Command(PersonCommand):
@@ -26,6 +29,15 @@ class Command(PersonCommand):
         parser.add_argument(
             "--baseline", action="store_true", help="propose it as the track's ungated first champion"
         )
+        for role, what in (("train", "trained on"), ("eval", "watched with while it was trained")):
+            parser.add_argument(
+                f"--{role}",
+                action="append",
+                default=[],
+                metavar="DATASET",
+                help=f"a registered dataset that it was {what}: digest, name or name:version; may be given again",
+            )
+        parser.add_argument("--tool-schema", type=Path, help="the tool schemas (JSON) that its runtime shows")
 
     def run(
         self,
@@ -37,7 +49,8 @@ class Command(PersonCommand):
         base: str,
         outtype: str,
         baseline: bool,
-        **_: Any,
+        tool_schema: Path | None,
+        **options: Any,
     ) -> str:
         registered = BaseModel.objects.filter(name=base).first()
         if registered is None:
@@ -52,5 +65,11 @@ class Command(PersonCommand):
             by=by,
             outtype=outtype,
             baseline=baseline,
+            datasets=[
+                {"digest": datasets.named(reference).digest, "role": role}
+                for role in ("train", "eval")
+                for reference in options[role]
+            ],
+            tool_schema_sha256=tool_schema_digest(read_bytes(tool_schema)) if tool_schema else "",
         )
         return f"{candidate} submitted; a worker builds its GGUF. Then: manage.py evaluate {track} {name} --backend … --as …"
