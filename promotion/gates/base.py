@@ -153,10 +153,11 @@ def _waived(evidence: Evidence, entry: Mapping[str, Any], outcome: GateOutcome, 
     """The outcome as a waiver of it leaves it: unchanged where none is valid at `at`."""
     if not GATES[entry["gate"]].waivable:
         return outcome
-    for waiver in evidence.document.get("waivers") or ():
+    waivers = evidence.document.get("waivers")
+    for waiver in waivers if isinstance(waivers, list) else ():
         try:
             applies = _applies(waiver, evidence, entry, at)
-        except (InvalidInput, KeyError, TypeError, ValueError):
+        except Exception:
             applies = False  # a waiver that cannot be read waives nothing
         if applies:
             return GateOutcome(

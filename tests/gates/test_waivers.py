@@ -116,7 +116,15 @@ def test_a_waiver_that_cannot_be_read_is_no_obstacle_to_one_that_can(broken: Any
     assert outcome({**doc, "waivers": [broken]}) is Outcome.NOT_EVALUATED
 
 
-@pytest.mark.parametrize("waivers", [None, [], {}])
+@pytest.mark.parametrize("candidate", [None, [], "cand", {}])
+def test_a_document_whose_measurements_have_no_digest_is_judged_without_waivers(candidate: Any) -> None:
+    doc = waived(UNMET, GATE)
+
+    assert outcome({**doc, "candidate": candidate}) is Outcome.NOT_EVALUATED
+    assert outcome({**doc, "extra": float("nan")}) is Outcome.NOT_EVALUATED
+
+
+@pytest.mark.parametrize("waivers", [None, [], {}, 7, "all"])
 def test_a_document_without_waivers_is_judged_without_them(waivers: Any) -> None:
     assert outcome({**UNMET, "waivers": waivers}) is Outcome.NOT_EVALUATED
     assert outcome({key: value for key, value in UNMET.items() if key != "waivers"}) is Outcome.NOT_EVALUATED
