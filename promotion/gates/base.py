@@ -224,7 +224,7 @@ def bound_floor(
 
 
 def floor(evidence: Evidence, params: FloorParams) -> GateOutcome:
-    """`bound_floor` of the candidate's counts on the whole suite."""
+    """`bound_floor` of the candidate's counts on the whole suite, at the alpha that its look may spend."""
     run = evidence.candidate(params.suite)
     alpha = evidence.alpha(run, params.alpha)
     what = f"{params.metric} on {evidence.suite(params.suite)['name']}"

@@ -72,7 +72,8 @@ def sample_independence(evidence: Evidence, params: SuiteParams) -> GateOutcome:
 def look_budget(evidence: Evidence, params: LookParams) -> GateOutcome:
     """This is one of the first `max_looks` looks at the sealed suite: models that were scored on it, in order.
 
-    With `spend_alpha` the numbers show the share of alpha that is left after it: 1 / (k + 1) after look k.
+    Where the policy spends alpha, every bound at look k is taken at alpha / (k (k + 1)), and 1 / (k + 1) of alpha is left
+    for later looks; the numbers show it.
     """
     run = evidence.candidate(params.suite)
     if run.look is None:

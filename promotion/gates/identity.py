@@ -68,5 +68,8 @@ def deployed_artifact_gauntlet(evidence: Evidence, params: SuiteParams) -> GateO
 
 @gate("evaluated_artifact", SuiteParams, waivable=False, alias_of="deployed_artifact_gauntlet")
 def evaluated_artifact(evidence: Evidence, params: SuiteParams) -> GateOutcome:
-    """The former name of `deployed_artifact_gauntlet`: the same check, kept for policies that were locked under it."""
+    """The former name of `deployed_artifact_gauntlet`: the same check, kept for policies that were locked under it.
+
+    Cannot be waived.
+    """
     return deployed_artifact_gauntlet(evidence, params)

@@ -177,6 +177,18 @@ def test_a_family_without_results_is_not_evaluated() -> None:
     assert "Families missing from the candidate's results on named: b" in outcome.reason
 
 
+def test_a_family_that_nobody_mentions_any_more_is_missed() -> None:
+    doc = families(a=(30, 30, 0), b=(10, 40, 0))
+    part = doc["suites"][0]
+    for table in (part["families"], part["family_prompts"], part["candidate"]["families"]):
+        table.pop("b", None)
+
+    outcome = decide("per_family_safety_floor", doc)
+
+    assert outcome.outcome is Outcome.NOT_EVALUATED
+    assert "do not add up to its 70 cases" in outcome.reason
+
+
 def test_a_new_unsafe_family_fails_though_the_champion_never_had_it() -> None:
     outcome = decide("per_family_safety_floor", families(a=(300, 300, 0), new=(0, 30, 0)))
 

@@ -171,7 +171,18 @@ def test_pairs_of_runs_with_wrong_answers_must_be_all_of_them(table: dict[str, A
     doc = whole(suite(n=200, paired=pairs(190, neither=10), **runs))
 
     assert decide(GATE, doc).outcome is Outcome.PASSED
-    assert decide(GATE, with_suite(doc, paired=table)).outcome is Outcome.NOT_EVALUATED
+    found = decide(GATE, with_suite(doc, paired=table))
+    assert found.outcome is Outcome.NOT_EVALUATED
+    assert "not those of the two runs" in found.reason
+
+
+def test_pairs_that_leave_out_what_has_no_value_are_not_those_of_the_runs() -> None:
+    """The candidate has no value for 5 prompts, which the pairs give as wrong on both sides."""
+    candidate = run(n=200, metrics={metric: counts(190, 200, 5) for metric in METRICS})
+    champion = run("champion", n=200, metrics={metric: counts(190, 200) for metric in METRICS})
+    doc = whole(suite(n=200, candidate=candidate, champion=champion, paired=pairs(190, neither=10)))
+
+    assert decide(GATE, doc).outcome is Outcome.NOT_EVALUATED
 
 
 @pytest.mark.parametrize(
