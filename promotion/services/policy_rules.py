@@ -13,10 +13,12 @@ from django.db.models.expressions import Combinable
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from promotion.gates.base import GATES, Params, SuiteParams, parse_params, spent_alpha
+from promotion.gates.params import LeakParams
+from promotion.gates.regression import least_pairs
 from rollouts.errors import InvalidInput
 from rollouts.models import Case, Suite
 from rollouts.scoring import SCORER_METRICS
-from rollouts.statistics import minimum_n_for_bound, minimum_n_for_margin
+from rollouts.statistics import minimum_n_for_bound
 
 SUITE_DIGEST = r"^[0-9a-f]{64}$"
 LAST_GATE = "human_approval_record"
@@ -141,6 +143,7 @@ class SuiteSize:
     scorer: str
     total: Prompts
     families: dict[str, Prompts] = field(default_factory=dict)
+    leak: dict[str, Any] | None = None
 
 
 def suite_sizes(digests: list[str]) -> dict[str, SuiteSize]:
@@ -156,7 +159,7 @@ def suite_sizes(digests: list[str]) -> dict[str, SuiteSize]:
         families.setdefault(row["suite_id"], {})[row["family"]] = _prompts(row)
     return {
         suite.digest: SuiteSize(
-            suite.name, suite.scorer, totals.get(pk, Prompts(0, 0, 0)), families.get(pk, {})
+            suite.name, suite.scorer, totals.get(pk, Prompts(0, 0, 0)), families.get(pk, {}), suite.leak
         )
         for pk, suite in sealed.items()
     }
@@ -227,6 +230,8 @@ def _entry_problem(
     if suite is None:
         yield InvalidInput(f"{where}.suite", "is not among the policy's suites. Add it there.")
         return
+    if isinstance(params, LeakParams):
+        yield from _leak_problem(where, params, suite)
     metric = getattr(params, "metric", None)
     if metric is None or suite.scorer == "judge":
         return
@@ -241,6 +246,20 @@ def _entry_problem(
         yield InvalidInput(f"{where}.metric", f"no case of {suite.name} has the metric {metric}.")
     elif hasattr(params, "alpha"):
         yield from _out_of_reach(where, params, suite, looks)
+
+
+def _leak_problem(where: str, params: LeakParams, suite: SuiteSize) -> Iterator[InvalidInput]:
+    """The gate can only pass where the label is not nearly always the same."""
+    if suite.leak is None:
+        yield InvalidInput(
+            f"{where}.suite", f"{suite.name} was sealed before its prompts were looked through. Seal it anew."
+        )
+    elif Decimal(suite.leak["majority"]) >= params.max_accuracy:
+        yield InvalidInput(
+            f"{where}.max_accuracy",
+            f"cannot be kept: on {suite.name} the more frequent label alone is right in {suite.leak['majority']} of "
+            "the cases.",
+        )
 
 
 def _look_budgets(entries: list[tuple[str, Params]]) -> dict[str, int]:
@@ -297,7 +316,7 @@ def _out_of_reach(
         if margin <= 0:
             yield InvalidInput(f"{where}.margin", "must be above 0: equal models have no bound at 0.")
             return
-        n, needed = suite.total.having(metric), minimum_n_for_margin(float(margin), float(alpha))
+        n, needed = suite.total.having(metric), least_pairs(margin, alpha)
         if n < needed:
             yield InvalidInput(
                 f"{where}.margin",

@@ -16,7 +16,6 @@ from rollouts import audit
 from rollouts.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from rollouts.hashing import sha256_json
 from rollouts.models import AuditEvent, Case, Suite
-from rollouts.statistics import minimum_n_for_margin
 from tests import factories
 from tests.factories import floor
 
@@ -222,7 +221,7 @@ def margin(suite: Suite, value: str, metric: str = "exact", **more: str) -> dict
     }
 
 
-@pytest.mark.parametrize(("value", "needed"), [("0.02", 133), ("0.04", 65)])
+@pytest.mark.parametrize(("value", "needed"), [("0.02", 149), ("0.04", 74)])
 def test_a_margin_that_equal_models_cannot_show_is_refused_with_the_arithmetic(
     suite: Suite, value: str, needed: int
 ) -> None:
@@ -236,10 +235,30 @@ def test_a_margin_that_equal_models_cannot_show_is_refused_with_the_arithmetic(
 
 
 def test_the_least_margin_that_equal_models_can_show_is_accepted(suite: Suite) -> None:
-    assert minimum_n_for_margin(0.044, 0.05) <= 60 < minimum_n_for_margin(0.043, 0.05)
+    assert 0.951**60 <= 0.05 < 0.952**60
 
-    policies.validate(document(suite, margin(suite, "0.044")))
-    refused(document(suite, margin(suite, "0.043")))
+    policies.validate(document(suite, margin(suite, "0.049")))
+    refused(document(suite, margin(suite, "0.048")))
+
+
+def test_a_leak_ceiling_below_the_more_frequent_label_is_refused(engineer: User) -> None:
+    suite = factories.suite(engineer, calls=50, declines=10)
+    assert suite.leak is not None
+    majority = suite.leak["majority"]
+    entry = {"gate": "prompt_leak", "suite": suite.digest, "max_accuracy": "0.6"}
+
+    error = refused(document(suite, entry))
+
+    assert error.field == "document.gates.3.max_accuracy"
+    assert majority in error.message
+
+
+def test_a_leak_ceiling_of_a_suite_that_was_not_looked_through_is_refused(suite: Suite) -> None:
+    Suite.objects.update(leak=None)
+
+    error = refused(document(suite, {"gate": "prompt_leak", "suite": suite.digest, "max_accuracy": "0.95"}))
+
+    assert error.field == "document.gates.3.suite"
 
 
 # alpha spent over looks

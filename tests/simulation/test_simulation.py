@@ -193,6 +193,7 @@ def test_the_default_policy_can_be_locked_over_suites_of_its_sizes() -> None:
             digest=digests[name],
             scorer="decision",
             case_count=size,
+            leak={"majority": "0.500000"},
             sealed_at=timezone.now(),
         )
         families = FAMILIES if name == HOLDOUT else {name: size}
