@@ -16,7 +16,7 @@ from typing import Any
 from django.utils import timezone
 
 from promotion.models import Alias, Candidate, Evidence, Policy, Waiver
-from promotion.selectors import datasets_part
+from promotion.selectors import datasets_part, who_wrote
 from rollouts import store
 from rollouts.errors import Conflict
 from rollouts.hashing import canonical_bytes, sha256_bytes
@@ -177,6 +177,7 @@ def _people(
         "submitted_by": candidate.submitted_by.get_username(),
         "runs_started_by": sorted(name for name in starters if name),
         "policy_created_by": policy.created_by.get_username() if policy and policy.created_by else None,
+        "policy_written_by": sorted(who_wrote(policy)) if policy else [],
         "policy_locked_by": policy.locked_by.get_username() if policy and policy.locked_by else None,
         "suites_sealed_by": sorted({suite["sealed_by"] for suite in suites if suite["sealed_by"]}),
         "datasets_registered_by": sorted(

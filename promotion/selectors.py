@@ -26,7 +26,7 @@ from promotion.models import (
     Track,
 )
 from rollouts.errors import NotFound
-from rollouts.models import Dataset, Overlap
+from rollouts.models import AuditEvent, Dataset, Overlap
 from rollouts.selectors import declared_digest, declared_streams
 
 # states in which the submitter, or any engineer, has the next step
@@ -277,3 +277,18 @@ def published_export(export_id: int) -> Export:
     if export is None:
         raise NotFound("There is no such export.")
     return export
+
+
+def who_wrote(policy: Policy) -> set[str]:
+    """User names of all who saved this version, not only of the last: a later save does not make it another's."""
+    saved = AuditEvent.objects.filter(
+        action="policy.drafted", subject_type=Policy._meta.label, subject_id=str(policy.pk)
+    ).values_list("actor", flat=True)
+    names = {_person(actor) for actor in saved}
+    return names | ({policy.created_by.get_username()} if policy.created_by else set())
+
+
+def _person(actor: str) -> str:
+    """`user:<name>`, or `token:<name>:<start of the token>`."""
+    kind, _, name = actor.partition(":")
+    return name.rpartition(":")[0] if kind == "token" else name

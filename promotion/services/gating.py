@@ -324,6 +324,7 @@ def involved_people(document: dict[str, Any]) -> list[str]:
     named = [
         people["submitted_by"],
         people["policy_created_by"],
+        *people.get("policy_written_by", ()),
         people["policy_locked_by"],
         *people["runs_started_by"],
         *people["suites_sealed_by"],

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from promotion import permissions
 from promotion.models import Policy, Track
+from promotion.selectors import who_wrote
 from promotion.services.policy_diff import Change, Kind, diff, loosening
 from promotion.services.policy_rules import (
     LAST_GATE,
@@ -23,7 +24,6 @@ from promotion.services.policy_rules import (
 from rollouts import audit
 from rollouts.errors import Conflict, NotFound
 from rollouts.hashing import sha256_json
-from rollouts.models import AuditEvent
 
 __all__ = [
     "LAST_GATE",
@@ -132,21 +132,6 @@ def changes_of(policy: Policy) -> list[Change]:
     """What it changes of the version before it. Nothing for a first version: there was no rule to loosen."""
     before = previous(policy)
     return diff(before.document, policy.document) if before else []
-
-
-def who_wrote(policy: Policy) -> set[str]:
-    """User names of all who saved this version, not only of the last: a later save does not make it another's."""
-    saved = AuditEvent.objects.filter(
-        action=DRAFTED, subject_type=Policy._meta.label, subject_id=str(policy.pk)
-    ).values_list("actor", flat=True)
-    names = {_person(actor) for actor in saved}
-    return names | ({policy.created_by.get_username()} if policy.created_by else set())
-
-
-def _person(actor: str) -> str:
-    """`user:<name>`, or `token:<name>:<start of the token>`."""
-    kind, _, name = actor.partition(":")
-    return name.rpartition(":")[0] if kind == "token" else name
 
 
 def _listed(changes: list[Change]) -> list[str]:

@@ -152,6 +152,7 @@ def document(part: dict[str, Any] | None = None, **changes: Any) -> dict[str, An
             "submitted_by": "engineer",
             "runs_started_by": ["engineer"],
             "policy_created_by": "administrator",
+            "policy_written_by": ["administrator"],
             "policy_locked_by": "administrator",
             "suites_sealed_by": ["engineer"],
             "datasets_registered_by": [],

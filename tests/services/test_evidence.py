@@ -188,6 +188,7 @@ def test_the_document_says_who_touched_what(house: House) -> None:
         "submitted_by": "engineer",
         "runs_started_by": ["engineer"],
         "policy_created_by": "administrator",
+        "policy_written_by": ["administrator"],
         "policy_locked_by": "administrator",
         "suites_sealed_by": ["engineer"],
         "datasets_registered_by": [],

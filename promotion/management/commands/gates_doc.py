@@ -16,8 +16,10 @@ HEAD = """# Gates
 Written by `manage.py gates_doc` from the gates themselves. A policy lists gates in order, each with its parameters. A gate
 sees only the evidence document and its parameters. Outcomes: `passed`, `failed`, `not_evaluated` (something was not
 measured, or cases without a score decide it), `waived`, `error` (the gate itself failed). Only `passed` and `waived`
-open the door. Bounds are exact one-sided Clopper-Pearson limits; masked and unscored cases are counted against the
-candidate before a gate passes, and for it before a gate fails.
+open the door. Counts are of distinct prompts. Bounds are one-sided: exact Clopper-Pearson limits, and for paired differences
+Tango's score limits with an exact guard where nothing was won. Where a policy spends alpha, the k-th look at a suite is
+judged at alpha / (k (k + 1)). Masked and unscored prompts are counted against the candidate before a gate passes, and for
+it before a gate fails.
 """
 
 
@@ -41,5 +43,6 @@ def gates_markdown() -> str:
         fields = [field for field in gate.params.model_fields if field != "gate"]
         parameters = ", ".join(f"`{field}`" for field in fields) or "none"
         about = inspect.cleandoc(gate.check.__doc__ or "")
-        parts.append(f"## {name}\n\n{about}\n\nParameters: {parameters}.\n")
+        waivable = "" if gate.waivable else " It cannot be waived."
+        parts.append(f"## {name}\n\n{about}\n\nParameters: {parameters}.{waivable}\n")
     return "\n".join(parts)
