@@ -26,6 +26,10 @@ VERIFIED = {
     "status": "verified",
     "reason": "llama.cpp's effect of the file is PEFT's.",
     "llama_cpp": "xllamacpp 1",
+    "comparisons": [
+        {"part": "whole", "effect": "0.5", "effect_error": "0.02", "limit": "0.05", "positions": 12},
+        {"part": "layers 0-1", "effect": "0.4", "effect_error": "0.0001", "limit": "0.005", "positions": 12},
+    ],
 }
 
 
