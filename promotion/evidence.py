@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
+from promotion.gates import measurement_digest
 from promotion.models import Alias, Candidate, Evidence, Policy, Waiver
 from promotion.selectors import datasets_part, who_wrote
 from rollouts import store
 from rollouts.errors import Conflict
 from rollouts.hashing import canonical_bytes, sha256_bytes
 from rollouts.measurements import Measured, counts, measured, paired
-from rollouts.models import Case, EvalRun, Look, RolloutState, RunState, Suite
+from rollouts.models import Case, EvalRun, Look, Rollout, RolloutState, RunState, Suite
 from rollouts.selectors import local_subject_digest
 from rollouts.statistics import percentile_ms
 
 FORMAT = 2
-# what is not measured: the rules, the waivers of them, and who did what
-NOT_MEASURED = ("policy", "waivers", "people")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +93,6 @@ def build(candidate: Candidate) -> Built:
     document["waivers"] = [waiver for waiver in waivers if waiver["measurement_digest"] == measured_as]
     data = canonical_bytes(document)
     return Built(document, data, sha256_bytes(data))
-
-
-def measurement_digest(document: Mapping[str, Any]) -> str:
-    """The digest of what was measured: of the document without policy, waivers, people and revision."""
-    measured_part = {name: part for name, part in document.items() if name not in NOT_MEASURED}
-    candidate = {name: value for name, value in document["candidate"].items() if name != "revision"}
-    return sha256_bytes(canonical_bytes({**measured_part, "candidate": candidate}))
 
 
 def _waivers(candidate: Candidate) -> list[dict[str, Any]]:
@@ -257,18 +249,17 @@ def _runs_that_count(
         reuse=False,
     ).select_related("subject", "backend", "created_by")
     runs: dict[tuple[int, str], EvalRun] = {}
-    for run in planned.order_by("id"):
+    for run in keeping_their_place(planned).order_by("id"):
         known = runs.get((run.suite_id, run.subject.digest))
-        if (known is None or known.created_at < policy.locked_at) and keeps_its_place(run):
+        if known is None or known.created_at < policy.locked_at:
             runs[(run.suite_id, run.subject.digest)] = run
     return {key: run for key, run in runs.items() if run.state == RunState.SCORED}
 
 
-def keeps_its_place(run: EvalRun) -> bool:
-    """Whether a later run of the same would be a second try. A cancelled one counts once anything was scored."""
-    if run.state == RunState.CANCELLED:
-        return run.rollouts.filter(state=RolloutState.SCORED).exists()
-    return run.state != RunState.FAILED
+def keeping_their_place(runs: QuerySet[EvalRun]) -> QuerySet[EvalRun]:
+    """Those after which a later run of the same would be a second try. A cancelled one counts once anything was scored."""
+    scored = Rollout.objects.filter(run=OuterRef("pk"), state=RolloutState.SCORED)
+    return runs.exclude(state=RunState.FAILED).filter(~Q(state=RunState.CANCELLED) | Exists(scored))
 
 
 def _suite_part(

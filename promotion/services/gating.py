@@ -106,27 +106,24 @@ def _plan_missing(model: Candidate, policy: Policy, backend: Backend, by: User) 
     )
     samples = policy.document["samples"]
     order = {part["digest"]: index for index, part in enumerate(policy.document["suites"])}
-    present = {
-        run.suite_id: run
-        for run in EvalRun.objects.filter(
-            subject=subject,
-            samples=samples,
-            suite__digest__in=order,
-            created_at__gte=policy.locked_at,
-            reuse=False,
-        ).order_by("-pk")
-        if evidence_module.keeps_its_place(run)
-    }
+    planned = EvalRun.objects.filter(
+        subject=subject,
+        samples=samples,
+        suite__digest__in=order,
+        created_at__gte=policy.locked_at,
+        reuse=False,
+    )
+    present = {run.suite_id: run for run in evidence_module.keeping_their_place(planned).order_by("-pk")}
     # a cancelled run that measured something is gone on with: a new one would be a second try
     resumed = [
         runs.run_again(run_id=run.pk, by=by) for run in present.values() if run.state == RunState.CANCELLED
     ]
     missing = [suite for suite in Suite.objects.filter(digest__in=order) if suite.pk not in present]
-    planned = [
+    new = [
         runs.plan(subject=subject, suite=suite, backend=backend, by=by, samples=samples, label=model.name)
         for suite in sorted(missing, key=lambda suite: order[suite.digest])
     ]
-    return resumed + planned
+    return resumed + new
 
 
 def judge_if_measured(candidate_id: int) -> bool:

@@ -26,7 +26,7 @@ from rollouts.bulk import insert_many, insert_new, update_many
 from rollouts.capture.outcome import OUTCOME_FIELDS, outcome_of, scored, shown
 from rollouts.capture.replay import CannotReplay, Step, replay, steps_of
 from rollouts.engine import claims
-from rollouts.engine.budget import Bound, Budget, bound_of, settle, slots
+from rollouts.engine.budget import Bound, Budget, bound_of, room, settle, slots
 from rollouts.engine.claims import Taken
 from rollouts.engine.dialogue import Asker, Dialogue
 from rollouts.engine.runner import JUDGE_SAMPLING, Attempt, Claimed, LeaseLost, Opening, Purpose, Result, Work
@@ -255,6 +255,10 @@ class ShardRecorder:
     # giving work
 
     def _take(self, limit: int, budget: Budget | None) -> Claimed:
+        if not self._run.reuse:  # reused answers keep no pace
+            limit = min(limit, room(self._run.backend, limit, self._until))
+            if not limit:
+                return Claimed([], True, int(claims.work_left(self._run.pk)))
         taken = [
             *self._waiting,
             *claims.take(
@@ -265,7 +269,7 @@ class ShardRecorder:
         known = {row.rollout_id: row.answered_by for row in taken if row.answered_by is not None}
         self._waiting = []
         if self._run.reuse and taken:
-            known.update(self._answers_of_others(taken))
+            known.update(self._answers_of_others([row for row in taken if row.answered_by is None]))
         works = (
             self._with_known_answers([row for row in taken if row.rollout_id in known], known)
             if known
@@ -305,7 +309,7 @@ class ShardRecorder:
                 invocations__state=InvocationState.RUNNING,
             ).values_list("attempt_key", flat=True)
         )
-        self._waiting = [row for row in taken if row.attempt_key in under_way and row.answered_by is None]
+        self._waiting = [row for row in taken if row.attempt_key in under_way]
         return {row.rollout_id: answers[row.attempt_key] for row in taken if row.attempt_key in answers}
 
     def _with_known_answers(self, rows: list[Taken], known: dict[int, int]) -> list[Work]:

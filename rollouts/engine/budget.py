@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Any, NamedTuple
 
 from django.db.models import F, Sum
@@ -128,6 +129,17 @@ def slots(backend: Backend, count: int, until: datetime | None = None) -> list[d
     if times:
         Pace.objects.filter(pk=pace.pk).update(next_at=times[-1] + interval)
     return times
+
+
+def room(backend: Backend, most: int, until: datetime) -> int:
+    """How many send times there are before `until`, at most `most`: a look without a lock, so that a shard which waits
+    for its pace need not take rollouts and give them back."""
+    if backend.requests_per_minute is None:
+        return most
+    now = timezone.now()
+    next_at = Pace.objects.filter(backend_name=backend.name).values_list("next_at", flat=True).first()
+    left = (until - max(now, next_at or now)).total_seconds()
+    return max(0, min(most, ceil(left * backend.requests_per_minute / 60)))
 
 
 def _reached(used: int, limit: int | None) -> bool:

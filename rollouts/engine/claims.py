@@ -90,6 +90,11 @@ def take(*, claim_id: int, run_id: int, limit: int) -> list[Taken]:
     return taken
 
 
+def work_left(run_id: int) -> bool:
+    """Whether anything of the run is queued."""
+    return Rollout.objects.filter(run_id=run_id, state=RolloutState.QUEUED).exists()
+
+
 def suspects_left(run_id: int) -> bool:
     """Whether rollouts are queued that are given one at a time."""
     return _suspects(run_id=run_id, state=RolloutState.QUEUED)

@@ -177,3 +177,31 @@ def test_a_retry_waits_for_its_turn_too(plan: Plan, provider: Provider) -> None:
     first, second = (seen.at for seen in provider.seen)
     assert second - first >= 0.45
     assert ModelCall.objects.count() == 2
+
+
+def test_what_the_pace_leaves_no_time_for_is_not_taken_and_given_back(
+    plan: Plan, provider: Provider, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow pace waits for hours: rollouts written twice at every look would swell the database."""
+    from rollouts.engine import claims
+
+    given_back: list[int] = []
+    real = claims.give_back
+    monkeypatch.setattr(claims, "give_back", lambda ids: (given_back.extend(ids), real(ids)))
+    settings.SHARD_SECONDS = 1
+    run = plan(calls=5, requests_per_minute=1)
+
+    assert runs.work_shard(run.pk) == 1
+
+    assert (len(provider.seen), given_back) == (1, [])
+    assert kinds(run) == {("scored", ""): 1, ("queued", ""): 4}
+
+
+def test_a_paced_shard_ends_when_nothing_is_queued(plan: Plan, provider: Provider) -> None:
+    run = plan(calls=1, requests_per_minute=1)
+    start = time.monotonic()
+
+    worked(run)
+
+    assert run.state == RunState.SCORED
+    assert time.monotonic() - start < 10  # not the minute until the next turn
