@@ -105,7 +105,7 @@ def replay_policy(track: Track, version: int | None = None) -> Replay:
 
 def replay(track: Track, document: Any) -> Replay:
     """Any document of a policy's shape, lockable or not. Raises `InvalidInput` where its shape is wrong."""
-    return _replay(track, policies.parse(document).model_dump(mode="json"), None)
+    return _replay(track, policies.canonical(policies.parse(document)), None)
 
 
 def _replay(track: Track, document: dict[str, Any], version: int | None) -> Replay:

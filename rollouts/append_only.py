@@ -16,10 +16,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 APPEND_ONLY = (
     "rollouts.AuditEvent",
+    "rollouts.Amendment",
+    "rollouts.AmendedScore",
     "promotion.Evidence",
     "promotion.GateResult",
     "promotion.RegistryEntry",
     "promotion.AliasMove",
+    "promotion.Comment",
+    "promotion.RiskSummary",
 )
 
 

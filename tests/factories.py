@@ -13,6 +13,7 @@ from django.utils import timezone
 from promotion import permissions
 from promotion.models import Candidate, CandidateState, Evidence, Meaning, Policy, RegistryEntry, Track
 from promotion.services import approvals, gating, people, policies, registry, tracks
+from promotion.services.proofs import Password
 from rollouts import store
 from rollouts.hashing import sha256_bytes, sha256_json
 from rollouts.models import Artifact, Backend, BaseModel, EvalRun, Rollout, RolloutState, Subject, Suite
@@ -250,7 +251,7 @@ def digest_of(candidate: Candidate) -> str:
 
 def sign(candidate: Candidate, by: User, *, digest: str | None = None, **words: Any) -> Any:
     meaning = Meaning.ADOPTS_BASELINE if candidate.baseline else Meaning.AUTHORISES
-    words = {"meaning": meaning, "password": PASSWORD, **words}
+    words = {"meaning": meaning, "proof": Password(words.pop("password", PASSWORD)), **words}
     return approvals.sign(
         candidate_id=candidate.pk, evidence_digest=digest or digest_of(candidate), by=by, **words
     )

@@ -1,4 +1,4 @@
-from promotion.models.approvals import Approval, Decision, Meaning
+from promotion.models.approvals import Approval, BrokenGlass, Decision, GlassVerdict, Meaning, Method
 from promotion.models.candidates import (
     CANDIDATE_MOVES,
     OPEN_STATES,
@@ -7,9 +7,18 @@ from promotion.models.candidates import (
     CandidateState,
     DatasetRole,
 )
+from promotion.models.disputes import Dispute, DisputeState
 from promotion.models.evidence import Evidence, GateResult
 from promotion.models.policies import Policy
 from promotion.models.registry import Export, RegistryEntry
+from promotion.models.reviews import (
+    ChecklistAnswer,
+    Comment,
+    PanelOpening,
+    ReviewVisit,
+    RiskSummary,
+    Thread,
+)
 from promotion.models.tracks import Alias, AliasMove, Track
 from promotion.models.waivers import Waiver
 
@@ -19,17 +28,28 @@ __all__ = [
     "Alias",
     "AliasMove",
     "Approval",
+    "BrokenGlass",
     "Candidate",
     "CandidateDataset",
     "CandidateState",
+    "ChecklistAnswer",
+    "Comment",
     "DatasetRole",
     "Decision",
+    "Dispute",
+    "DisputeState",
     "Evidence",
     "Export",
     "GateResult",
+    "GlassVerdict",
     "Meaning",
+    "Method",
+    "PanelOpening",
     "Policy",
     "RegistryEntry",
+    "ReviewVisit",
+    "RiskSummary",
+    "Thread",
     "Track",
     "Waiver",
 ]

@@ -13,6 +13,8 @@ class Evidence(models.Model):
     policy = models.ForeignKey("promotion.Policy", models.PROTECT, null=True, related_name="+")
     digest = models.CharField(max_length=64, unique=True)
     document = models.BinaryField()
+    # of what the document was counted from, without the counting (promotion.evidence.basis); null: frozen before it was kept
+    basis_digest = models.CharField(max_length=64, null=True)  # noqa: DJ001
     created_at = models.DateTimeField()
 
     class Meta:

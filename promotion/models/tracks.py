@@ -13,6 +13,8 @@ class Track(models.Model):
     purpose = models.TextField()
     created_at = models.DateTimeField()
     created_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
+    # who may see the track and all of it besides auditors and administrators; none: everybody with a role
+    readers = models.ManyToManyField("auth.Group", related_name="+")
 
     class Meta:
         ordering = ["name"]

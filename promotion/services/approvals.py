@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from datetime import timedelta
 
 from django.contrib.auth.models import User
@@ -23,27 +23,28 @@ from promotion.models import (
     Meaning,
 )
 from promotion.services import gating
+from promotion.services.proofs import Authenticated, Proof
+from promotion.services.reviews import Reviewed, require_reviewed
 from rollouts import audit
-from rollouts.errors import Conflict, InvalidInput, NotAllowed, NotFound, StaleEvidence
+from rollouts.errors import Conflict, InvalidInput, NotFound, StaleEvidence
 from rollouts.messages import send_after_commit
-from rollouts.models import AuditEvent
 from rollouts.states import require_move
 
 MAX_COMMENT = 4000
 
 
 REFUSED = "candidate.signature_refused"
-MAX_TRIES = 5
-TRY_WINDOW = timedelta(minutes=5)
 
 
-class WrongPassword(NotAllowed):
-    code = "wrong_password"
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What the person said with the act."""
 
-
-class TooManyTries(NotAllowed):
-    code = "too_many_tries"
-    status = 429
+    decision: str
+    meaning: str
+    comment: str
+    unopened_reason: str
+    template_version: str
 
 
 def sign(
@@ -51,26 +52,30 @@ def sign(
     candidate_id: int,
     evidence_digest: str,
     by: User,
-    password: str,
+    proof: Proof,
     decision: str = Decision.APPROVE,
     meaning: str = "",
     comment: str = "",
+    unopened_reason: str = "",
+    template_version: str = "",
 ) -> Approval:
     """Sign, refuse or send back exactly the evidence that was shown. There is no way to sign with a token.
 
-    Raises `StaleEvidence` where the evidence is another by now, `NotAllowed` for the wrong person or password,
-    `Conflict` where the state forbids it. A refused attempt is in the audit history.
+    `unopened_reason` says why parts that must be opened were not. Raises `StaleEvidence` where the evidence is another
+    by now, `NotAllowed` for the wrong person or proof, `Conflict` where the state forbids it or the review is not done.
+    A refused attempt is in the audit history.
     """
     candidate = Candidate.objects.select_related("track").filter(pk=candidate_id).first()
     if candidate is None:
         raise NotFound("There is no such candidate.")
     with audit.refusals(REFUSED, subject=candidate, actor=by):
-        _authenticate(by, password)
-        return _sign(candidate_id, by, evidence_digest, decision, meaning, comment)
+        authenticated = proof.check(by)
+        words = Words(decision, meaning, comment.strip(), unopened_reason.strip(), template_version)
+        return _sign(candidate_id, by, evidence_digest, authenticated, words)
 
 
 def _sign(
-    candidate_id: int, by: User, evidence_digest: str, decision: str, meaning: str, comment: str
+    candidate_id: int, by: User, evidence_digest: str, authenticated: Authenticated, words: Words
 ) -> Approval:
     with transaction.atomic():
         # a person whose rights changed a moment ago must not act on what the session remembers
@@ -78,11 +83,14 @@ def _sign(
         locked = gating.locked_candidate(candidate_id)
         evidence, _ = gating.freeze(locked)
         role = _check(locked, evidence, person, evidence_digest)
-        _check_words(locked, decision, meaning, comment)
-        approval = _write(locked, evidence, person, role, decision, meaning, comment.strip())
-        _move(locked, evidence, decision)
+        _check_words(locked, words)
+        reviewed = Reviewed()
+        if words.decision == Decision.APPROVE:
+            reviewed = require_reviewed(locked, evidence, person, unopened_reason=words.unopened_reason)
+        approval = _write(locked, evidence, person, role, authenticated, words, reviewed)
+        _move(locked, evidence, words.decision)
         audit.record(
-            "candidate.signed" if decision == Decision.APPROVE else f"candidate.{decision}",
+            "candidate.signed" if words.decision == Decision.APPROVE else f"candidate.{words.decision}",
             subject=locked,
             actor=person,
             evidence=evidence.digest,
@@ -90,20 +98,10 @@ def _sign(
             role=role,
             method=approval.method,
             comment=approval.comment,
+            panels_opened=len(approval.panels_opened),
+            panels_unopened=len(approval.panels_unopened),
         )
     return approval
-
-
-def _authenticate(by: User, password: str) -> None:
-    """The person as the database knows them now. Hashing takes long, so this comes before any row is locked."""
-    since = timezone.now() - TRY_WINDOW
-    tries = AuditEvent.objects.filter(
-        action=REFUSED, actor=audit.actor_of(by), at_us__gte=int(since.timestamp() * 1_000_000)
-    ).values_list("data", flat=True)
-    if sum(json.loads(bytes(data))["code"] == WrongPassword.code for data in tries) >= MAX_TRIES:
-        raise TooManyTries(f"{MAX_TRIES} wrong passwords in a row. Wait {TRY_WINDOW.seconds // 60} minutes.")
-    if not User.objects.get(pk=by.pk).check_password(password):
-        raise WrongPassword("The password is wrong. It is asked at every signature.")
 
 
 def _check(candidate: Candidate, evidence: Evidence, person: User, shown_digest: str) -> str:
@@ -128,13 +126,16 @@ def _check(candidate: Candidate, evidence: Evidence, person: User, shown_digest:
     return role
 
 
-def _check_words(candidate: Candidate, decision: str, meaning: str, comment: str) -> None:
+def _check_words(candidate: Candidate, words: Words) -> None:
+    decision, meaning, comment = words.decision, words.meaning, words.comment
+    if len(words.unopened_reason) > MAX_COMMENT:
+        raise InvalidInput("unopened_reason", f"must be at most {MAX_COMMENT} characters.")
     if decision not in Decision.values:
         raise InvalidInput("decision", f"must be one of {', '.join(Decision.values)}.")
     if len(comment) > MAX_COMMENT:
         raise InvalidInput("comment", f"must be at most {MAX_COMMENT} characters.")
     if decision != Decision.APPROVE:
-        if not comment.strip():
+        if not comment:
             raise InvalidInput("comment", "must say why. The submitter reads it.")
         return
     allowed = (
@@ -151,9 +152,9 @@ def _write(
     evidence: Evidence,
     person: User,
     role: str,
-    decision: str,
-    meaning: str,
-    comment: str,
+    authenticated: Authenticated,
+    words: Words,
+    reviewed: Reviewed,
 ) -> Approval:
     now = timezone.now()
     rule = gating.approval_rule(evidence_module.document_of(evidence))
@@ -173,12 +174,17 @@ def _write(
                 approver=person,
                 printed_name=(person.get_full_name() or person.get_username())[:200],
                 role=role,
-                decision=decision,
-                meaning=meaning if decision == Decision.APPROVE else "",
-                comment=comment,
-                method="password",
-                authenticated_at=now,
+                decision=words.decision,
+                meaning=words.meaning if words.decision == Decision.APPROVE else "",
+                comment=words.comment,
+                method=authenticated.method,
+                authenticated_at=authenticated.at,
                 signed_at=now,
+                template_version=words.template_version,
+                panels_opened=reviewed.panels_opened,
+                panels_unopened=reviewed.panels_unopened,
+                unopened_reason=reviewed.unopened_reason,
+                checklist=reviewed.checklist,
             )
     except IntegrityError as error:
         raise Conflict(f"{person.get_username()} has signed this evidence already.") from error

@@ -16,6 +16,7 @@ from promotion.services.policy_diff import Change, Kind, diff, loosening
 from promotion.services.policy_rules import (
     LAST_GATE,
     Document,
+    canonical,
     parse,
     problems,
     unlockable_reasons,
@@ -30,6 +31,7 @@ __all__ = [
     "Change",
     "Document",
     "Kind",
+    "canonical",
     "changes_of",
     "diff",
     "draft",
@@ -55,7 +57,7 @@ def draft(*, track: Track, document: dict[str, Any], by: User, replaces: str | N
     """
     permissions.require_can_edit_policy(by)
     parsed = validate(document)
-    values = parsed.model_dump(mode="json")
+    values = canonical(parsed)
     digest = sha256_json(values)
     with transaction.atomic():
         Track.objects.select_for_update().get(pk=track.pk)

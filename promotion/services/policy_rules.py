@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 from django.db.models import Count, Q, QuerySet
 from django.db.models.expressions import Combinable
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from promotion.checklist import QUESTIONS
 from promotion.gates.base import GATES, Params, SuiteParams, parse_params, spent_alpha
 from promotion.gates.params import LeakParams
 from promotion.gates.regression import least_pairs
@@ -47,10 +48,22 @@ class Approvers(_Strict):
     count: Annotated[int, Field(ge=1, le=20)]
 
 
+class ChecklistItem(_Strict):
+    """What a signer must have seen to. `answered_by` is the signer or a question that the evidence answers."""
+
+    key: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,59}$")]
+    text: Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
+    answered_by: Literal["reviewer", *QUESTIONS] = "reviewer"  # type: ignore[valid-type]
+
+
 class ApprovalRule(_Strict):
+    """`break_glass` lets an administrator promote without these signatures, to be reviewed afterwards; never without gates."""
+
     approvers: Annotated[list[Approvers], Field(min_length=1, max_length=10)]
     separation_of_duties: bool
     expires_after_days: Annotated[int, Field(ge=1, le=365)]
+    checklist: Annotated[list[ChecklistItem], Field(max_length=20)] = []
+    break_glass: bool = False
 
 
 class Document(_Strict):
@@ -78,6 +91,15 @@ def parse(document: Any) -> Document:
     if parsed is None:
         raise wrong[0]
     return parsed
+
+
+def canonical(parsed: Document) -> dict[str, Any]:
+    """The values that are stored and hashed. What a policy does not use does not stand in it."""
+    values = parsed.model_dump(mode="json")
+    for name, unused in (("checklist", []), ("break_glass", False)):
+        if values["approval"][name] == unused:
+            del values["approval"][name]
+    return values
 
 
 def validate(document: Any) -> Document:
@@ -117,6 +139,9 @@ def _general(parsed: Document) -> Iterator[InvalidInput]:
     groups = [part.group for part in parsed.approval.approvers]
     if len(set(groups)) != len(groups):
         yield InvalidInput("document.approval.approvers", "lists a group twice. Add the counts.")
+    keys = [item.key for item in parsed.approval.checklist]
+    if len(set(keys)) != len(keys):
+        yield InvalidInput("document.approval.checklist", "uses a key twice.")
     digests = [part.digest for part in parsed.suites]
     if len(set(digests)) != len(digests):
         yield InvalidInput("document.suites", "lists a suite twice.")

@@ -17,8 +17,13 @@ from promotion import evidence as evidence_module
 from promotion import permissions, selectors
 from promotion.models import Candidate, Evidence, Track
 from promotion.services import approvals, candidate_datasets, candidates, gating, registry
+from promotion.services.proofs import Password
 from promotion.web import compare
+from promotion.web.conversation import conversation_of
+from promotion.web.disputes import dispute_section
 from promotion.web.forms import DatasetsForm, EvaluateForm, SignForm, SubmitForm, WithdrawForm
+from promotion.web.glass import glass_section
+from promotion.web.masked import masked_section
 from promotion.web.review import JUDGED, is_stale, review
 from promotion.web.waivers import exceptions
 from rollouts.errors import AssayError, Conflict, InvalidInput, NotAllowed, NotFound, StaleEvidence
@@ -41,6 +46,10 @@ def _render_review(
         "area": "tracks",
         "review": shown,
         "exceptions": exceptions(found, shown.evidence, shown.document, request.user),
+        "conversation": conversation_of(found, shown.evidence, shown.document, request.user),
+        "disputes": dispute_section(found, shown.evidence, request.user),
+        "glass": glass_section(found, shown.evidence, request.user),
+        "masked": masked_section(shown.document, request.GET.dict()),
         "form": form,
         "evaluate_form": EvaluateForm(),
         "back_url": reverse("promotion:candidate", args=[found.pk]),
@@ -56,7 +65,9 @@ def sign(request: HttpRequest, pk: int) -> HttpResponse:
     if not form.is_valid():
         return _render_review(request, found, form=form, status=422)
     try:
-        approvals.sign(candidate_id=pk, by=request.user, **form.cleaned_data)
+        values = form.cleaned_data
+        proof = Password(values.pop("password"))
+        approvals.sign(candidate_id=pk, by=request.user, proof=proof, **values)
     except StaleEvidence:
         return _stale(request, found, form)
     except (NotAllowed, Conflict, InvalidInput) as error:

@@ -2,6 +2,7 @@ from rollouts.models.artifacts import Artifact, BaseModel, Payload, Subject
 from rollouts.models.audit import AuditEvent
 from rollouts.models.backends import Backend, Pace
 from rollouts.models.calls import CallPurpose, CallState, ModelCall
+from rollouts.models.comparisons import AmendedScore, Amendment, ComparedCase, Comparison, Turn
 from rollouts.models.datasets import Dataset, Overlap
 from rollouts.models.idempotency import IdempotencyRecord
 from rollouts.models.runs import (
@@ -20,6 +21,8 @@ from rollouts.models.suites import Case, Look, Suite
 __all__ = [
     "ACTIVE_RUN_STATES",
     "RUN_MOVES",
+    "AmendedScore",
+    "Amendment",
     "Artifact",
     "AuditEvent",
     "Backend",
@@ -28,6 +31,8 @@ __all__ = [
     "CallState",
     "Case",
     "Claim",
+    "ComparedCase",
+    "Comparison",
     "Dataset",
     "EvalRun",
     "IdempotencyRecord",
@@ -43,4 +48,5 @@ __all__ = [
     "RunState",
     "Subject",
     "Suite",
+    "Turn",
 ]

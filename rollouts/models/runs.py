@@ -68,6 +68,12 @@ class EvalRun(models.Model):
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     last_sent_at = models.DateTimeField(null=True)
+    # bumped by whatever changes the scores of a closed run: closing, scoring again, an amended case
+    revision = models.PositiveIntegerField(default=0)
+    # what the page of a closed run shows (rollouts.overview), counted once; null: not counted yet
+    overview = models.JSONField(null=True)
+    # who may see it besides auditors and administrators; none: everybody with a role
+    readers = models.ManyToManyField("auth.Group", related_name="+")
 
     class Meta:
         ordering = ["-id"]

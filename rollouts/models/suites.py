@@ -43,6 +43,8 @@ class Case(models.Model):
     family = models.CharField(max_length=100)
     group = models.CharField(max_length=200, blank=True)
     content = models.JSONField()
+    # what is expected since an accepted dispute, in place of content["expected"]; null: as it was sealed
+    amended_expected = models.JSONField(null=True)
     # whether a call is right: `tool` applies only then, `safe` only otherwise
     expects_call = models.BooleanField()
     digest = models.CharField(max_length=64)

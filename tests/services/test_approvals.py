@@ -23,7 +23,7 @@ from promotion.models import (
     RegistryEntry,
 )
 from promotion.services import approvals, gating, policies, registry
-from promotion.services.approvals import WrongPassword
+from promotion.services.proofs import Password, WrongPassword
 from rollouts.errors import Conflict, InvalidInput, NotAllowed, NotFound, StaleEvidence
 from rollouts.models import AuditEvent, EvalRun
 from rollouts.services import runs
@@ -84,7 +84,7 @@ def test_a_signature_says_who_what_and_when(house: House) -> None:
     assert approval.policy_digest == house.policy.digest
     assert (approval.printed_name, approval.role, approval.method) == ("Ann Approver", "approver", "password")
     assert (approval.meaning, approval.comment) == (Meaning.AUTHORISES, "Looks right.")
-    assert approval.signed_at == approval.authenticated_at
+    assert timedelta(0) <= approval.signed_at - approval.authenticated_at < timedelta(seconds=5)
 
 
 def test_enough_signatures_approve_and_send_the_publication(
@@ -288,7 +288,7 @@ def test_a_comment_is_bounded(house: House) -> None:
 def test_nobody_signs_what_is_not_there(house: House) -> None:
     with pytest.raises(NotFound):
         approvals.sign(
-            candidate_id=4711, evidence_digest="0" * 64, by=house.approver, password=factories.PASSWORD
+            candidate_id=4711, evidence_digest="0" * 64, by=house.approver, proof=Password(factories.PASSWORD)
         )
 
 
@@ -310,7 +310,7 @@ def test_a_digest_that_was_never_shown_is_refused(house: House, digest: str) -> 
             candidate_id=house.evaluated().pk,
             evidence_digest=digest,
             by=house.approver,
-            password=factories.PASSWORD,
+            proof=Password(factories.PASSWORD),
             meaning="authorises",
         )
 

@@ -14,7 +14,7 @@ from django.db import connection
 from django.utils import timezone
 
 from promotion.models import CandidateState, Evidence, RegistryEntry
-from promotion.services import approvals, candidates, gating, policies, registry
+from promotion.services import candidates, gating, policies, proofs, registry
 from rollouts.errors import Conflict, InvalidInput, NotAllowed
 from rollouts.models import EvalRun
 from rollouts.services import backends, runs, suites
@@ -163,14 +163,14 @@ def test_a_superuser_signs_in_no_group_they_are_not_in(scene: House) -> None:
 
 def test_the_signing_password_cannot_be_guessed_without_end(scene: House) -> None:
     candidate = scene.evaluated()
-    for _ in range(approvals.MAX_TRIES):
-        with pytest.raises(approvals.WrongPassword):
+    for _ in range(proofs.MAX_TRIES):
+        with pytest.raises(proofs.WrongPassword):
             sign(candidate, scene.approver, password="guess")
 
-    with pytest.raises(approvals.TooManyTries):
+    with pytest.raises(proofs.TooManyTries):
         sign(candidate, scene.approver)
 
-    with time_machine.travel(timezone.now() + approvals.TRY_WINDOW + timedelta(seconds=1)):
+    with time_machine.travel(timezone.now() + proofs.TRY_WINDOW + timedelta(seconds=1)):
         assert sign(candidate, scene.approver).pk
 
 

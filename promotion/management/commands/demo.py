@@ -20,6 +20,7 @@ from promotion import demo
 from promotion.management.commands.fetch_model import model_path
 from promotion.models import Candidate, CandidateState, Evidence, Meaning, RegistryEntry
 from promotion.services import approvals, gating
+from promotion.services.proofs import Password
 from promotion.services.registry import export_path
 from promotion.supervisor import WORKER, Child
 from rollouts.errors import AssayError
@@ -91,7 +92,7 @@ class Command(BaseCommand):
                     candidate_id=champion.pk,
                     evidence_digest=digest,
                     by=world.users[name],
-                    password=world.password,
+                    proof=Password(world.password),
                     meaning=Meaning.ADOPTS_BASELINE,
                     comment="The demo's first champion.",
                 )
@@ -175,7 +176,7 @@ class Command(BaseCommand):
             candidate_id=candidate.pk,
             evidence_digest=self._shown_digest(candidate),
             by=world.users["demo-approver"],
-            password=world.password,
+            proof=Password(world.password),
             meaning=Meaning.AUTHORISES,
             comment="Signed by the demo.",
         )
