@@ -13,9 +13,9 @@ from typing import Any
 
 from promotion.evidence import document_of
 from promotion.gates import OPENS, Evidence, GateOutcome, judge
-from promotion.gates.approval import Signature, approval_outcome
+from promotion.gates.approval import Glass, Signature, approval_outcome
 from promotion.models import Evidence as EvidenceRow
-from promotion.selectors import signatures_of
+from promotion.selectors import glass_of, signatures_of
 from promotion.services.gating import (
     APPROVAL_GATE,
     ARTIFACT_GATE,
@@ -33,6 +33,7 @@ PARTS = {"candidate": dict, "artifact": dict, "policy": dict | None, "suites": l
 
 def bundle_of(evidence: EvidenceRow) -> dict[str, Any]:
     """The bundle of a stored evidence. `at` is when its outcomes were computed: what had expired then is expired."""
+    glass = glass_of(evidence.candidate, evidence.digest)
     return {
         "format": FORMAT,
         "digest": evidence.digest,
@@ -57,6 +58,12 @@ def bundle_of(evidence: EvidenceRow) -> dict[str, Any]:
             for signature in signatures_of(evidence.candidate)
             if signature.evidence_digest == evidence.digest
         ],
+        "broken_glass": glass
+        and {
+            "person": glass.person,
+            "evidence_digest": glass.evidence_digest,
+            "broken_at": glass.broken_at.strftime(TIME),
+        },
     }
 
 
@@ -135,7 +142,6 @@ def regate(bundle: Any, at: datetime | None = None) -> Regated:
 def _judged(bundle: Mapping[str, Any], digest: str, at: datetime | None) -> Regated:
     document, stored = bundle["document"], _list(bundle, "outcomes")
     ruled = document["policy"] is not None or document["candidate"]["baseline"]
-    signed = [_signature(entry, index) for index, entry in enumerate(_list(bundle, "approvals"))]
     judged_at = at or (_time(bundle["at"], "at") if "at" in bundle else datetime.now(UTC))
     outcomes = _outcomes(document, judged_at)
     if stored and len(stored) != len(outcomes):
@@ -145,16 +151,24 @@ def _judged(bundle: Mapping[str, Any], digest: str, at: datetime | None) -> Rega
         Judged(entry["gate"], names.get(entry.get("suite")), outcome, was)
         for (entry, outcome), was in zip_longest(outcomes, stored)
     ]
-    signatures = None
-    if ruled and "approvals" in bundle:
-        signatures = approval_outcome(
-            rule=approval_rule(document),
-            signatures=signed,
-            digest=digest,
-            involved=involved_people(document),
-            now=at or max([judged_at, *(signature.signed_at for signature in signed)]),
-        )
+    signatures = _signed(bundle, digest, at, judged_at) if ruled and "approvals" in bundle else None
     return Regated(digest, judged_at, ruled, gates, signatures, bool(stored))
+
+
+def _signed(bundle: Mapping[str, Any], digest: str, at: datetime | None, judged_at: datetime) -> GateOutcome:
+    """The approval gate, at the time of the last act where no other is given."""
+    document = bundle["document"]
+    signatures = [_signature(entry, index) for index, entry in enumerate(_list(bundle, "approvals"))]
+    glass = _glass(bundle.get("broken_glass"))
+    acts = [signature.signed_at for signature in signatures] + ([glass.broken_at] if glass else [])
+    return approval_outcome(
+        rule=approval_rule(document),
+        signatures=signatures,
+        digest=digest,
+        involved=involved_people(document),
+        now=at or max([judged_at, *acts]),
+        glass=glass,
+    )
 
 
 def _outcomes(document: dict[str, Any], at: datetime) -> list[tuple[Mapping[str, Any], GateOutcome]]:
@@ -212,15 +226,25 @@ def _list(bundle: Mapping[str, Any], name: str) -> list[Any]:
 
 def _signature(entry: Mapping[str, Any], index: int) -> Signature:
     where = f"approvals.{index}"
+    person, role, digest = (_text(entry, name, where) for name in ("person", "role", "evidence_digest"))
+    return Signature(person, role, digest, _time(entry.get("signed_at"), f"{where}.signed_at"))
 
-    def text(name: str) -> str:
-        found = entry.get(name)
-        if not isinstance(found, str):
-            raise InvalidInput(f"{where}.{name}", "must be a text.")
-        return found
 
-    signed_at = _time(entry.get("signed_at"), f"{where}.signed_at")
-    return Signature(text("person"), text("role"), text("evidence_digest"), signed_at)
+def _glass(entry: Any) -> Glass | None:
+    where = "broken_glass"
+    if entry is None:
+        return None
+    if not isinstance(entry, dict):
+        raise InvalidInput(where, "must be an object or null.")
+    person, digest = (_text(entry, name, where) for name in ("person", "evidence_digest"))
+    return Glass(person, digest, _time(entry.get("broken_at"), f"{where}.broken_at"))
+
+
+def _text(entry: Mapping[str, Any], name: str, where: str) -> str:
+    found = entry.get(name)
+    if not isinstance(found, str):
+        raise InvalidInput(f"{where}.{name}", "must be a text.")
+    return found
 
 
 def _time(value: Any, where: str) -> datetime:

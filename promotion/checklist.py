@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 Document = Mapping[str, Any]
+REVIEWER = "reviewer"  # an item that whoever signs answers
 
 
 def _runs(document: Document) -> list[Mapping[str, Any]]:
@@ -38,16 +39,26 @@ def _first_look(document: Document) -> bool:
     return bool(runs) and all(run["look"] == 1 for run in runs)
 
 
-_ANSWERS: dict[str, Callable[[Document], bool]] = {
-    "no_waivers": _no_waivers,
-    "no_masked": _no_masked,
-    "datasets_declared": _datasets_declared,
-    "no_overlaps": _no_overlaps,
-    "first_look": _first_look,
+class _Question(NamedTuple):
+    answer: Callable[[Document], bool]
+    basis: str
+
+
+_QUESTIONS: dict[str, _Question] = {
+    "no_waivers": _Question(_no_waivers, "the waivers that stand in the evidence"),
+    "no_masked": _Question(_no_masked, "the masked and unscored rollouts of the candidate's runs"),
+    "datasets_declared": _Question(_datasets_declared, "the datasets that the candidate declares"),
+    "no_overlaps": _Question(_no_overlaps, "the comparisons of its datasets with suites and other sets"),
+    "first_look": _Question(_first_look, "the number of looks at each suite"),
 }
-QUESTIONS = tuple(_ANSWERS)
+QUESTIONS = tuple(_QUESTIONS)
 
 
 def answer(question: str, document: Document) -> bool:
     """Whether the evidence document says yes. Raises `KeyError` for an unknown question."""
-    return _ANSWERS[question](document)
+    return _QUESTIONS[question].answer(document)
+
+
+def basis(question: str) -> str:
+    """From what the evidence answers; empty where a person does."""
+    return _QUESTIONS[question].basis if question in _QUESTIONS else ""

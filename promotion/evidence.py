@@ -2,6 +2,9 @@
 
 The document holds no row id, no time of building, no approval and no comment: nothing that changes by being looked
 at. Two builds of the same state give the same bytes on every database. The number of queries is constant.
+
+The frame is the document without what is counted from rollouts: cheap, and another whenever the document is another.
+Pages ask it whether evidence is current; who decides builds the document.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
@@ -19,8 +23,9 @@ from promotion.gates import measurement_digest
 from promotion.models import Alias, Candidate, Evidence, Policy, Waiver
 from promotion.selectors import datasets_part, who_wrote
 from rollouts import store
+from rollouts.amendments import amendments_of
 from rollouts.errors import Conflict
-from rollouts.hashing import canonical_bytes, sha256_bytes
+from rollouts.hashing import canonical_bytes, sha256_bytes, sha256_json
 from rollouts.measurements import Measured, counts, measured, paired
 from rollouts.models import Case, EvalRun, Look, Rollout, RolloutState, RunState, Suite
 from rollouts.selectors import local_subject_digest
@@ -31,11 +36,21 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The canonical bytes of an evidence document, their digest, and the document itself."""
+    """The canonical bytes of an evidence document, their digest, the document itself, and the digest of its frame."""
 
     document: dict[str, Any]
     data: bytes
     digest: str
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """`pairs` holds the runs of each part of `document["suites"]`, `looks` their numbers."""
+
+    document: dict[str, Any]
+    suites: list[Suite]
+    pairs: list[dict[str, EvalRun | None]]
 
 
 def current_policy(track_id: int) -> Policy | None:
@@ -64,14 +79,32 @@ def subject_digest(candidate: Candidate, policy: Policy) -> str | None:
     )
 
 
+def basis(candidate: Candidate) -> str:
+    """The digest of the frame as things stand now; evidence whose `basis_digest` it is, is current."""
+    return sha256_json(_frame(candidate).document)
+
+
 def build(candidate: Candidate) -> Built:
     """The evidence of the candidate as things stand now."""
+    frame = _frame(candidate)
+    of_frame = sha256_json(frame.document)
+    document = {**frame.document, "suites": _counted(frame)}
+    # a waiver is of what was measured: of anything else it waives nothing, and does not stand in the document
+    measured_as = measurement_digest(document)
+    document["waivers"] = [
+        waiver for waiver in document["waivers"] if waiver["measurement_digest"] == measured_as
+    ]
+    data = canonical_bytes(document)
+    return Built(document, data, sha256_bytes(data), of_frame)
+
+
+def _frame(candidate: Candidate) -> _Frame:
     policy = None if candidate.baseline else current_policy(candidate.track_id)
     champion = None if candidate.baseline else champion_of(candidate.track_id)
     subject = subject_digest(candidate, policy) if policy else None
     champion_subject = subject_digest(champion, policy) if champion and policy else None
-    suites = _suites(policy, subject, champion_subject) if policy else []
-    datasets = datasets_part(candidate.pk, [suite["digest"] for suite in suites])
+    suites, pairs, parts = _suites(policy, subject, champion_subject) if policy else ([], [], [])
+    datasets = datasets_part(candidate.pk, [suite.digest for suite in suites])
     waivers = _waivers(candidate)
     document = {
         "format": FORMAT,
@@ -85,14 +118,18 @@ def build(candidate: Candidate) -> Built:
         "policy": _policy(policy),
         "champion": _champion(champion, champion_subject),
         "datasets": datasets,
-        "suites": suites,
-        "people": _people(candidate, policy, suites, datasets, waivers),
+        "suites": parts,
+        "statement": _statement(candidate),
+        "people": _people(candidate, policy, pairs, parts, datasets, waivers),
+        "waivers": waivers,
     }
-    # a waiver is of what was measured: of anything else it waives nothing, and does not stand in the document
-    measured_as = measurement_digest(document)
-    document["waivers"] = [waiver for waiver in waivers if waiver["measurement_digest"] == measured_as]
-    data = canonical_bytes(document)
-    return Built(document, data, sha256_bytes(data))
+    return _Frame(document, suites, pairs)
+
+
+def _statement(candidate: Candidate) -> dict[str, str] | None:
+    """What the submitter says of the remaining risk, where they changed what is made from the data."""
+    newest = candidate.risk_summaries.select_related("written_by").order_by("-id").first()
+    return newest and {"text": newest.text, "written_by": newest.written_by.get_username()}
 
 
 def _waivers(candidate: Candidate) -> list[dict[str, Any]]:
@@ -159,19 +196,24 @@ def _champion(champion: Candidate | None, subject: str | None) -> dict[str, Any]
 def _people(
     candidate: Candidate,
     policy: Policy | None,
+    pairs: list[dict[str, EvalRun | None]],
     suites: list[dict[str, Any]],
     datasets: list[dict[str, Any]],
     waivers: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    ran = [suite[who] for suite in suites for who in ("candidate", "champion") if suite[who]]
-    starters = {name for run in ran for name in (run["started_by"], *run["reopened_by"])}
+    ran = [run for pair in pairs for run in pair.values() if run]
+    starters = {_name(run.created_by) for run in ran} | {name for run in ran for name in run.reopened_by}
+    amended = [amendment for suite in suites for amendment in suite["amended"]]
     return {
         "submitted_by": candidate.submitted_by.get_username(),
+        "base_registered_by": _name(candidate.base.created_by),
         "runs_started_by": sorted(name for name in starters if name),
-        "policy_created_by": policy.created_by.get_username() if policy and policy.created_by else None,
+        "backends_saved_by": sorted({name for run in ran if (name := _name(run.backend.created_by))}),
+        "policy_created_by": _name(policy.created_by) if policy else None,
         "policy_written_by": sorted(who_wrote(policy)) if policy else [],
-        "policy_locked_by": policy.locked_by.get_username() if policy and policy.locked_by else None,
+        "policy_locked_by": _name(policy.locked_by) if policy else None,
         "suites_sealed_by": sorted({suite["sealed_by"] for suite in suites if suite["sealed_by"]}),
+        "amendments_by": sorted({part[who] for part in amended for who in ("proposed_by", "accepted_by")}),
         "datasets_registered_by": sorted(
             {part["registered_by"] for part in datasets if part["registered_by"]}
         ),
@@ -181,31 +223,59 @@ def _people(
     }
 
 
-def _suites(policy: Policy, subject: str | None, champion: str | None) -> list[dict[str, Any]]:
-    """One part per suite of the policy, in the policy's order."""
+def _name(person: User | None) -> str | None:
+    return person.get_username() if person else None
+
+
+def _suites(
+    policy: Policy, subject: str | None, champion: str | None
+) -> tuple[list[Suite], list[dict[str, EvalRun | None]], list[dict[str, Any]]]:
+    """The policy's suites in its order, the runs on each, and the part of each without what is counted."""
     wanted = [part["digest"] for part in policy.document["suites"]]
-    suites = {s.digest: s for s in Suite.objects.filter(digest__in=wanted).select_related("sealed_by")}
+    sealed = {s.digest: s for s in Suite.objects.filter(digest__in=wanted).select_related("sealed_by")}
+    suites = [sealed[digest] for digest in wanted if digest in sealed]
     subjects = [found for found in (subject, champion) if found]
-    runs = _runs_that_count(list(suites.values()), subjects, policy)
-    found = measured(runs.values())
-    sizes = _sizes(list(suites.values()))
+    runs = _runs_that_count(suites, subjects, policy)
+    amended = amendments_of([suite.pk for suite in suites])
     looks = {
         (look.suite_id, look.subject.digest): look.number
-        for look in Look.objects.filter(
-            suite__in=suites.values(), subject__digest__in=subjects
-        ).select_related("subject")
+        for look in Look.objects.filter(suite__in=suites, subject__digest__in=subjects).select_related(
+            "subject"
+        )
     }
-    parts = []
-    for digest in wanted:
-        suite = suites.get(digest)
-        if suite is None:
-            continue
-        pair = {
+    pairs = [
+        {
             who: runs.get((suite.pk, found)) if found else None
             for who, found in (("candidate", subject), ("champion", champion))
         }
-        parts.append(_suite_part(suite, sizes[suite.pk], pair, found, looks))
-    return parts
+        for suite in suites
+    ]
+    parts = [
+        _suite_part(suite, pair, looks, amended.get(suite.pk, []))
+        for suite, pair in zip(suites, pairs, strict=True)
+    ]
+    return suites, pairs, parts
+
+
+def _counted(frame: _Frame) -> list[dict[str, Any]]:
+    """The suites of the frame, with what is counted from cases and rollouts."""
+    found = measured(run for pair in frame.pairs for run in pair.values() if run)
+    sizes = _sizes(frame.suites)
+    counted = []
+    for suite, pair, part in zip(frame.suites, frame.pairs, frame.document["suites"], strict=True):
+        size = sizes[suite.pk]
+        sides = {who: run and {**part[who], **_counts(found[run.pk])} for who, run in pair.items()}
+        counted.append(
+            {
+                **part,
+                **sides,
+                "prompt_count": len(size.prompts),
+                "families": dict(size.families),
+                "family_prompts": {family: len(prompts) for family, prompts in size.family_prompts.items()},
+                "paired": _paired(pair, found),
+            }
+        )
+    return counted
 
 
 @dataclass(slots=True)
@@ -247,7 +317,7 @@ def _runs_that_count(
         subject__digest__in=subjects,
         samples=policy.document["samples"],
         reuse=False,
-    ).select_related("subject", "backend", "created_by")
+    ).select_related("subject", "backend__created_by", "created_by")
     runs: dict[tuple[int, str], EvalRun] = {}
     for run in keeping_their_place(planned).order_by("id"):
         known = runs.get((run.suite_id, run.subject.digest))
@@ -264,31 +334,25 @@ def keeping_their_place(runs: QuerySet[EvalRun]) -> QuerySet[EvalRun]:
 
 def _suite_part(
     suite: Suite,
-    sizes: _Sizes,
     pair: dict[str, EvalRun | None],
-    found: dict[int, Measured],
     looks: dict[tuple[int, str], int],
+    amended: list[dict[str, Any]],
 ) -> dict[str, Any]:
     return {
         "digest": suite.digest,
         "name": suite.name,
         "version": suite.version,
         "case_count": suite.case_count,
-        "prompt_count": len(sizes.prompts),
         "scorer": suite.scorer,
         "schema_sha256": suite.schema_sha256 or None,
         "leak": suite.leak,
         "sealed_at": _time(suite.sealed_at),
-        "sealed_by": suite.sealed_by.get_username() if suite.sealed_by else None,
-        "families": dict(sizes.families),
-        "family_prompts": {family: len(prompts) for family, prompts in sizes.family_prompts.items()},
+        "sealed_by": _name(suite.sealed_by),
+        "amended": amended,
         **{
-            who: _run_part(run, suite, found[run.pk], looks.get((run.suite_id, run.subject.digest)))
-            if run
-            else None
+            who: _run_part(run, suite, looks.get((run.suite_id, run.subject.digest))) if run else None
             for who, run in pair.items()
         },
-        "paired": _paired(pair, found),
     }
 
 
@@ -299,10 +363,10 @@ def _paired(pair: dict[str, EvalRun | None], found: dict[int, Measured]) -> dict
     return paired(found[candidate.pk].prompts, found[champion.pk].prompts)
 
 
-def _run_part(run: EvalRun, suite: Suite, found: Measured, look: int | None) -> dict[str, Any]:
-    latencies = found.latencies
+def _run_part(run: EvalRun, suite: Suite, look: int | None) -> dict[str, Any]:
     return {
         "run": str(run.uid),
+        "revision": run.revision,
         "subject_digest": run.subject.digest,
         "suite_digest": run.suite_digest,
         "plan_digest": run.plan_digest,
@@ -314,7 +378,7 @@ def _run_part(run: EvalRun, suite: Suite, found: Measured, look: int | None) -> 
         "independence": run.independence,
         "planned_at": _time(run.created_at),
         "finished_at": _time(run.finished_at),
-        "started_by": run.created_by.get_username() if run.created_by else None,
+        "started_by": _name(run.created_by),
         "reopened_by": sorted(set(run.reopened_by)),
         "look": look,
         "planned": run.planned,
@@ -322,6 +386,13 @@ def _run_part(run: EvalRun, suite: Suite, found: Measured, look: int | None) -> 
         "masked": run.masked,
         "unscored": run.unscored,
         "cancelled": run.cancelled,
+        "peak_memory_bytes": run.peak_memory_bytes,
+    }
+
+
+def _counts(found: Measured) -> dict[str, Any]:
+    latencies = found.latencies
+    return {
         "truncated": found.classes["truncated"],
         "reasoning_only": found.classes["reasoning_only"],
         "turns_exhausted": found.classes["turns_exhausted"],
@@ -330,7 +401,6 @@ def _run_part(run: EvalRun, suite: Suite, found: Measured, look: int | None) -> 
             "p95": round(percentile_ms(latencies, 95)) if latencies else None,
             "n": len(latencies),
         },
-        "peak_memory_bytes": run.peak_memory_bytes,
         "metrics": counts(found.prompts),
         "families": {family: counts(prompts) for family, prompts in found.families.items()},
     }

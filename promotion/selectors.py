@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db.models import Count, F, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models import Count, F, Max, OuterRef, Prefetch, Q, QuerySet, Subquery
 
-from promotion.gates.approval import Signature
+from promotion.gates.approval import Glass, Signature
 from promotion.models import (
     OPEN_STATES,
     Alias,
     AliasMove,
     Approval,
+    BrokenGlass,
     Candidate,
     CandidateDataset,
     CandidateState,
@@ -21,12 +22,16 @@ from promotion.models import (
     Decision,
     Evidence,
     Export,
+    GateResult,
+    GlassVerdict,
     Policy,
     RegistryEntry,
     Track,
 )
 from rollouts.errors import NotFound
 from rollouts.models import AuditEvent, Dataset, Overlap
+from rollouts.permissions import ADMINISTRATOR
+from rollouts.roles import Person
 from rollouts.selectors import declared_digest, declared_streams
 
 # states in which the submitter, or any engineer, has the next step
@@ -60,25 +65,48 @@ def signatures_of(candidate: Candidate) -> list[Signature]:
     ]
 
 
+def glass_of(candidate: Candidate, digest: str) -> Glass | None:
+    """The glass that was broken for this evidence, as the approval gate reads it.
+
+    It no longer stands once it was condemned, or whoever broke it is no administrator any more.
+    """
+    standing = BrokenGlass.objects.filter(
+        candidate=candidate,
+        evidence_digest=digest,
+        broken_by__is_active=True,
+        broken_by__groups__name=ADMINISTRATOR,
+    ).exclude(verdict=GlassVerdict.CONDEMNED)
+    found = standing.select_related("broken_by").first()
+    return found and Glass(found.broken_by.get_username(), found.evidence_digest, found.broken_at)
+
+
 # tracks and policies
 
 
-def tracks() -> QuerySet[Track]:
-    """Tracks with `open_count`, `review_count`, the `policy_version` in force and the `champions` alias."""
+def tracks(person: Person, *, name: str = "") -> QuerySet[Track]:
+    """Tracks that the person may see, by a part of the name.
+
+    Each with `open_count`, `review_count`, the `policy_version` in force and the `champions` alias.
+    """
     champion = Alias.objects.filter(name="champion").select_related("entry__candidate")
-    return Track.objects.annotate(
-        open_count=Count("candidates", filter=Q(candidates__state__in=OPEN_STATES)),
-        review_count=Count("candidates", filter=Q(candidates__state=CandidateState.IN_REVIEW)),
-        policy_version=Subquery(
-            Policy.objects.filter(track=OuterRef("pk"), locked_at__isnull=False)
-            .order_by("-version")
-            .values("version")[:1]
-        ),
-    ).prefetch_related(Prefetch("aliases", queryset=champion, to_attr="champions"))
+    visible = Track.objects.visible_to(person)
+    return (
+        (visible.filter(name__icontains=name) if name else visible)
+        .annotate(
+            open_count=Count("candidates", filter=Q(candidates__state__in=OPEN_STATES)),
+            review_count=Count("candidates", filter=Q(candidates__state=CandidateState.IN_REVIEW)),
+            policy_version=Subquery(
+                Policy.objects.filter(track=OuterRef("pk"), locked_at__isnull=False)
+                .order_by("-version")
+                .values("version")[:1]
+            ),
+        )
+        .prefetch_related(Prefetch("aliases", queryset=champion, to_attr="champions"))
+    )
 
 
-def track_by_name(name: str) -> Track:
-    track = Track.objects.select_related("created_by").filter(name=name).first()
+def track_by_name(name: str, person: Person) -> Track:
+    track = Track.objects.visible_to(person).select_related("created_by").filter(name=name).first()
     if track is None:
         raise NotFound("There is no such track.")
     return track
@@ -99,6 +127,14 @@ def policies_of(track: Track) -> QuerySet[Policy]:
     return Policy.objects.filter(track=track).select_related("created_by", "locked_by").order_by("-version")
 
 
+def policies_where(person: Person, *, track: str = "", state: str = "") -> QuerySet[Policy]:
+    """Versions that the person may see, by track, and whether they are `locked` or a `draft`."""
+    policies = Policy.objects.visible_to(person).select_related("track", "created_by", "locked_by")
+    if track:
+        policies = policies.filter(track__name=track)
+    return policies.filter(locked_at__isnull=state == "draft") if state else policies
+
+
 def policy_by_version(track: Track, version: int) -> Policy:
     policy = policies_of(track).filter(version=version).first()
     if policy is None:
@@ -109,16 +145,29 @@ def policy_by_version(track: Track, version: int) -> Policy:
 # candidates and their evidence
 
 
-def candidates_where(*, track: Track | None = None, state: str = "", name: str = "") -> QuerySet[Candidate]:
-    candidates = Candidate.objects.select_related("track", "base", "submitted_by")
-    if track is not None:
-        candidates = candidates.filter(track=track)
+def candidates_where(
+    person: Person,
+    *,
+    track: str = "",
+    state: str = "",
+    name: str = "",
+    submitter: str = "",
+    mine: bool = False,
+) -> QuerySet[Candidate]:
+    """Candidates that the person may see, by track, state, part of the name, and who submitted them."""
+    candidates = Candidate.objects.visible_to(person).select_related("track", "base", "submitted_by")
+    if track:
+        candidates = candidates.filter(track__name=track)
     if state:
         candidates = candidates.filter(state=state)
+    if submitter:
+        candidates = candidates.filter(submitted_by__username=submitter)
+    if mine:
+        candidates = candidates.filter(submitted_by=person.pk)
     return candidates.filter(name__icontains=name) if name else candidates
 
 
-def candidate_by_id(candidate_id: int) -> Candidate:
+def candidate_by_id(candidate_id: int, person: Person) -> Candidate:
     related = (
         "track",
         "base__artifact",
@@ -128,14 +177,22 @@ def candidate_by_id(candidate_id: int) -> Candidate:
         "adapter_config",
         "adapter_weights",
     )
-    candidate = Candidate.objects.select_related(*related).filter(pk=candidate_id).first()
+    visible = Candidate.objects.visible_to(person)
+    candidate = visible.select_related(*related).filter(pk=candidate_id).first()
     if candidate is None:
         raise NotFound("There is no such candidate.")
     return candidate
 
 
-def candidates_by_ids(ids: Iterable[int]) -> dict[int, Candidate]:
-    return {found.pk: found for found in Candidate.objects.filter(pk__in=list(ids)).select_related("track")}
+def verdicts_of(candidates: Sequence[Candidate], *, without: str) -> dict[int, dict[str, int]]:
+    """candidate -> outcome -> gates that had it when the candidate was judged last, one gate left out. One query."""
+    newest = Evidence.objects.filter(candidate__in=candidates).order_by().values("candidate")
+    results = GateResult.objects.filter(evidence__in=newest.annotate(last=Max("id")).values("last"))
+    counted = results.exclude(gate=without).order_by().values("evidence__candidate", "outcome")
+    found: dict[int, dict[str, int]] = {}
+    for row in counted.annotate(n=Count("id")):
+        found.setdefault(row["evidence__candidate"], {})[row["outcome"]] = row["n"]
+    return found
 
 
 def latest_evidence(candidate: Candidate) -> Evidence | None:
@@ -153,16 +210,17 @@ def approvals_of(candidate: Candidate) -> QuerySet[Approval]:
     return Approval.objects.filter(candidate=candidate).select_related("approver").order_by("-id")
 
 
-def in_review(limit: int) -> list[Candidate]:
-    """Candidates that wait for signatures, oldest first, each with its `latest` evidence and approvals."""
+def in_review(person: Person, limit: int) -> list[Candidate]:
+    """Candidates that wait for signatures, longest in review first, each with its `latest` evidence and approvals."""
     newest = Evidence.objects.filter(candidate=OuterRef("pk")).order_by("-id").values("pk")[:1]
     waiting = (
-        Candidate.objects.filter(state=CandidateState.IN_REVIEW)
+        Candidate.objects.visible_to(person)
+        .filter(state=CandidateState.IN_REVIEW)
         .select_related("track", "submitted_by")
         .annotate(evidence_id=Subquery(newest))
         .prefetch_related(Prefetch("approvals", queryset=Approval.objects.filter(withdrawn_at__isnull=True)))
     )
-    found = list(waiting.order_by("id")[:limit])
+    found = list(waiting.order_by("evidence_id", "id")[:limit])
     evidence = Evidence.objects.in_bulk(
         [candidate.evidence_id for candidate in found if candidate.evidence_id]
     )
@@ -173,14 +231,16 @@ def in_review(limit: int) -> list[Candidate]:
 
 def engineers_turn(person: User, limit: int) -> QuerySet[Candidate]:
     """The person's own candidates that do not wait for an approver."""
-    mine = Candidate.objects.filter(submitted_by=person, state__in=ENGINEERS_TURN)
+    visible = Candidate.objects.visible_to(person)
+    mine = visible.filter(submitted_by=person, state__in=ENGINEERS_TURN)
     return mine.select_related("track").order_by("-id")[:limit]
 
 
-def drafts(limit: int) -> QuerySet[Policy]:
+def drafts(person: Person, limit: int) -> QuerySet[Policy]:
     """Policies that wait to be locked."""
     return (
-        Policy.objects.filter(locked_at__isnull=True)
+        Policy.objects.visible_to(person)
+        .filter(locked_at__isnull=True)
         .select_related("track", "created_by")
         .order_by("id")[:limit]
     )
@@ -250,18 +310,21 @@ def _dataset_part(dataset: Dataset, role: str) -> dict[str, Any]:
 # registry
 
 
-def entries_where(*, track: str = "") -> QuerySet[RegistryEntry]:
+def entries_where(person: Person, *, track: str = "") -> QuerySet[RegistryEntry]:
     champion = Alias.objects.filter(name="champion")
-    entries = RegistryEntry.objects.select_related("track", "candidate", "gguf").prefetch_related(
-        Prefetch("aliases", queryset=champion, to_attr="champion_of"), "exports"
+    entries = (
+        RegistryEntry.objects.visible_to(person)
+        .select_related("track", "candidate", "gguf")
+        .prefetch_related(Prefetch("aliases", queryset=champion, to_attr="champion_of"), "exports")
     )
     return entries.filter(track__name=track) if track else entries
 
 
-def entry_by_number(track: str, number: int) -> RegistryEntry:
+def entry_by_number(track: str, number: int, person: Person) -> RegistryEntry:
     related = ("track", "candidate__base", "gguf", "evidence")
     entry = (
-        RegistryEntry.objects.select_related(*related)
+        RegistryEntry.objects.visible_to(person)
+        .select_related(*related)
         .prefetch_related("aliases", "exports__artifact")
         .filter(track__name=track, number=number)
         .first()
@@ -271,9 +334,10 @@ def entry_by_number(track: str, number: int) -> RegistryEntry:
     return entry
 
 
-def published_export(export_id: int) -> Export:
+def published_export(export_id: int, person: Person) -> Export:
     """A published export. Raises `NotFound`: without a row there is no file to give out."""
-    export = Export.objects.select_related("entry__candidate__track", "artifact").filter(pk=export_id).first()
+    visible = Export.objects.visible_to(person)
+    export = visible.select_related("entry__candidate__track", "artifact").filter(pk=export_id).first()
     if export is None:
         raise NotFound("There is no such export.")
     return export

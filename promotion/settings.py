@@ -9,6 +9,7 @@ import os
 import secrets
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import dj_database_url
 from csp.constants import NONE, SELF
@@ -52,6 +53,31 @@ def env_list(name: str, default: list[str]) -> list[str]:
 def env_path(name: str, default: Path) -> Path:
     value = os.environ.get(name, "").strip()
     return Path(value).expanduser().resolve() if value else default
+
+
+def env_oidc() -> dict[str, object] | None:
+    """The sign-in provider as django-allauth takes it; None where there is none."""
+    names = [f"ASSAY_OIDC_{part}" for part in ("URL", "CLIENT_ID", "CLIENT_SECRET", "NAME")]
+    url, client_id, secret, name = values = [os.environ.get(variable, "").strip() for variable in names]
+    if not any(values):
+        return None
+    missing = [variable for variable, value in zip(names, values, strict=True) if not value]
+    if missing:
+        raise ImproperlyConfigured(
+            f"Single sign-on needs {', '.join(names)}: all or none. Set {', '.join(missing)}."
+        )
+    parts = urlsplit(url)
+    local = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if parts.scheme != "https" and not local:
+        # its answers are believed because of the connection they come over
+        raise ImproperlyConfigured(f"ASSAY_OIDC_URL is {url!r}. Use the issuer's address with https.")
+    return {
+        "provider_id": "sso",
+        "name": name,
+        "client_id": client_id,
+        "secret": secret,
+        "settings": {"server_url": url},
+    }
 
 
 def kept_secret(file: Path) -> str:
@@ -105,6 +131,9 @@ INSTALLED_APPS = [
     "django.contrib.humanize",
     "allauth",
     "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
     "rest_framework",
     "knox",
     "drf_spectacular",
@@ -167,6 +196,16 @@ if SQLITE:
     }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+# the alarm of a broken glass; without a server nothing is sent
+EMAIL_HOST = os.environ.get("ASSAY_SMTP_HOST", "")
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if EMAIL_HOST else 'dummy'}.EmailBackend"
+EMAIL_PORT = env_int("ASSAY_SMTP_PORT", 587, least=1, most=65535)
+EMAIL_USE_SSL, EMAIL_USE_TLS = EMAIL_PORT == 465, EMAIL_PORT == 587
+EMAIL_HOST_USER = os.environ.get("ASSAY_SMTP_USER", "")
+EMAIL_HOST_PASSWORD = os.environ.get("ASSAY_SMTP_PASSWORD", "")
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = os.environ.get("ASSAY_SMTP_FROM", "") or "assay@localhost"
+
 AUTHENTICATION_BACKENDS = [
     "django.contrib.auth.backends.ModelBackend",
     "allauth.account.auth_backends.AuthenticationBackend",
@@ -187,6 +226,15 @@ ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*", "password2*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_ADAPTER = "promotion.web.accounts.ClosedSignupAdapter"
 ACCOUNT_LOGOUT_REDIRECT_URL = "/"
+ACCOUNT_REAUTHENTICATION_METHODS = ("password", "mfa")
+MFA_SUPPORTED_TYPES = ["webauthn"]
+MFA_ADAPTER = "promotion.web.accounts.PasskeyAdapter"
+MFA_FORMS = {"add_webauthn": "promotion.web.passkeys.AddPasskeyForm"}
+MFA_WEBAUTHN_USER_VERIFICATION = "required"
+SOCIALACCOUNT_ADAPTER = "promotion.web.accounts.SingleSignOnAdapter"
+SOCIALACCOUNT_PROVIDERS = {
+    "openid_connect": {"OAUTH_PKCE_ENABLED": True, "APPS": [app] if (app := env_oidc()) else []}
+}
 
 CACHE_URL = os.environ.get("ASSAY_CACHE_URL", "")
 CACHES = {
@@ -266,7 +314,7 @@ REST_KNOX = {"TOKEN_TTL": timedelta(days=env_int("ASSAY_TOKEN_DAYS", 30, least=1
 SPECTACULAR_SETTINGS = {
     "TITLE": "Assay",
     "DESCRIPTION": "Decides, on evidence, which fine-tuned model ships. There is no verb that signs: people sign in the "
-    "browser, with their password.",
+    "browser, with their password, a passkey or single sign-on.",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
@@ -279,6 +327,7 @@ SPECTACULAR_SETTINGS = {
         "CallState": "rollouts.models.CallState",
         "InvocationState": "rollouts.models.InvocationState",
         "CandidateState": "promotion.models.CandidateState",
+        "DisputeState": "promotion.models.DisputeState",
     },
 }
 

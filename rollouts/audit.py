@@ -37,6 +37,8 @@ ACTIONS: dict[str, str] = {
     "run.cancelled": "An eval run was cancelled.",
     "run.reopened": "Failed rollouts of a run were queued again.",
     "run.rescored": "The captured answers of a run were scored again, without calls.",
+    "run.amended": "A case was amended, and a run's answers to it were scored again.",
+    "case.amended": "Two people agreed that a sealed case expects something else.",
 }
 
 
@@ -100,6 +102,9 @@ def record(action: str, *, subject: Model, actor: User | str, **data: Any) -> Au
     """Append one event. Call it last in the transaction of the change: it takes the chain's lock until commit."""
     assert connection.in_atomic_block, "audit.record belongs into the transaction of the change"
     assert action in ACTIONS, f"{action} is not a registered audit action"
+    # an event of it would be seen by those who may not see it
+    seen = getattr(subject, "audited", not hasattr(subject, "seen_with"))
+    assert seen, f"{subject._meta.label} must be audited"
     payload = canonical_bytes(data)
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Roles, and who may do which verb with runs, suites and backends: one function a verb.
+"""Who may do which verb with runs, suites and backends: one function a verb.
 
 Each raises `NotAllowed` with the reason, or returns. An inactive person may do nothing.
 `promotion.permissions` adds the verbs of the governance app on the same roles.
@@ -8,31 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django.contrib.auth.models import AnonymousUser, User
-
 from rollouts.errors import NotAllowed
-
-ENGINEER, APPROVER, AUDITOR, ADMINISTRATOR = "engineer", "approver", "auditor", "administrator"
-ROLES = (ENGINEER, APPROVER, AUDITOR, ADMINISTRATOR)
-
-Person = User | AnonymousUser
-
-
-def own_groups(person: Person) -> set[str]:
-    """The groups the person was put in, read once per instance."""
-    cached: set[str] | None = getattr(person, "_assay_groups", None)
-    if cached is None:
-        cached = set(person.groups.values_list("name", flat=True)) if person.is_authenticated else set()
-        person._assay_groups = cached  # type: ignore[union-attr]
-    return cached
-
-
-def groups_of(person: Person) -> set[str]:
-    """The roles the person acts in: their groups, and for a superuser what it takes to set things up.
-
-    So `createsuperuser` alone makes somebody who can begin. Signing asks `own_groups`.
-    """
-    return own_groups(person) | ({ADMINISTRATOR} if person.is_superuser else set())
+from rollouts.roles import ADMINISTRATOR as ADMINISTRATOR
+from rollouts.roles import APPROVER as APPROVER
+from rollouts.roles import AUDITOR as AUDITOR
+from rollouts.roles import ENGINEER as ENGINEER
+from rollouts.roles import ROLES as ROLES
+from rollouts.roles import Person
+from rollouts.roles import groups_of as groups_of
+from rollouts.roles import own_groups as own_groups
 
 
 def require_roles(person: Person, roles: Sequence[str], verb: str) -> None:

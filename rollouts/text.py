@@ -7,6 +7,7 @@ backtracking.
 
 from __future__ import annotations
 
+import codecs
 import re
 import zlib
 from typing import NamedTuple
@@ -65,7 +66,13 @@ def unpacked(data: bytes, size_bytes: int, limit: int | None = None) -> bytes:
     return zlib.decompressobj().decompress(data, limit if limit is not None else max(1, size_bytes))
 
 
-def body_shown(data: bytes, size_bytes: int) -> Shown:
-    """The beginning of a stored payload as text; bytes that are not UTF-8 become U+FFFD."""
-    text = unpacked(data, size_bytes, SHOWN_CHARS).decode("utf-8", "replace")
-    return Shown(text, size_bytes if size_bytes > SHOWN_CHARS else len(text), "bytes")
+def body_shown(data: bytes, size_bytes: int, limit: int = SHOWN_CHARS) -> Shown:
+    """The first `limit` bytes of a stored payload as text; bytes that are not UTF-8 become U+FFFD.
+
+    Of the data its beginning is enough, as long as it holds `limit` bytes.
+    """
+    start = unpacked(data, size_bytes, limit)
+    whole = size_bytes <= limit
+    # a character that the limit cut in two is left out
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(start, final=whole)
+    return Shown(text, len(text) if whole else size_bytes, "bytes")

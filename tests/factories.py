@@ -250,8 +250,10 @@ def digest_of(candidate: Candidate) -> str:
 
 
 def sign(candidate: Candidate, by: User, *, digest: str | None = None, **words: Any) -> Any:
+    """Where parts of the evidence must be opened it says why they were not, unless told otherwise."""
     meaning = Meaning.ADOPTS_BASELINE if candidate.baseline else Meaning.AUTHORISES
     words = {"meaning": meaning, "proof": Password(words.pop("password", PASSWORD)), **words}
+    words = {"unopened_reason": "Not what this test is about.", **words}
     return approvals.sign(
         candidate_id=candidate.pk, evidence_digest=digest or digest_of(candidate), by=by, **words
     )

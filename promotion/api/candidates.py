@@ -30,7 +30,7 @@ from promotion.api.outputs import (
 )
 from promotion.evidence import current_policy, document_of
 from promotion.models import Approval, Candidate, CandidateDataset, Evidence, Track
-from promotion.services import candidates, gating, registry
+from promotion.services import candidates, gating, registry, signatures, tracks
 from promotion.services.candidate_datasets import MAX_SCHEMA_BYTES, attach_datasets, one_schema_digest
 from rollouts.api.files import bytes_of, path_on_disk
 from rollouts.api.outputs import RunDetail
@@ -50,6 +50,7 @@ from rollouts.api.views import (
 )
 from rollouts.errors import Conflict, InvalidInput
 from rollouts.models import Backend, BaseModel, Subject
+from rollouts.roles import Person
 from rollouts.selectors import backends_in_use
 from rollouts.services import subjects
 
@@ -72,18 +73,18 @@ class CandidateViewSet(ApiViewSet):
         """Candidates, newest first."""
         names = {"track": "track__name", "state": "state", "name": "name", "base": "base__name"}
         wanted = {path: self.query[name] for name, path in names.items() if name in self.query}
-        return self.paged(candidate_rows().filter(**wanted), CandidateOutput)
+        return self.paged(candidate_rows(request.user).filter(**wanted), CandidateOutput)
 
     @gives(CandidateDetail)
     def retrieve(self, request: Request, id: str) -> Response:
         """A candidate, what blocks it, and its signatures: the status address of workers' work on it."""
-        return detail(id)
+        return detail(id, request.user)
 
     @effect(CandidateForm, output=CandidateDetail, status=202, problems=(507,))
     def create(self, request: Request, data: dict[str, Any]) -> Response:
         """Submit an adapter. It is checked against its base now; its GGUF is built by a worker."""
         candidate = candidates.submit(
-            track=named("track", Track.objects.all(), name=data["track"]),
+            track=named("track", Track.objects.visible_to(request.user), name=data["track"]),
             name=data["name"],
             base=named("base", BaseModel.objects.all(), name=data["base"]),
             adapter_config=path_on_disk(data["adapter_config"]),
@@ -97,13 +98,13 @@ class CandidateViewSet(ApiViewSet):
                 sha256=data.get("tool_schema_sha256", ""),
             ),
         )
-        return accepted(detail(candidate.pk).data)
+        return accepted(detail(candidate.pk, request.user).data)
 
     @action(detail=True, methods=["post"])
     @effect(DatasetsInput, output=CandidateDetail)
     def datasets(self, request: Request, id: str, data: dict[str, Any]) -> Response:
         """Say what a candidate was made from, until it is judged. Only whoever submitted it may."""
-        candidate = row_or_404(Candidate.objects.all(), pk=id)
+        candidate = row_or_404(Candidate.objects.visible_to(request.user), pk=id)
         attach_datasets(
             candidate_id=candidate.pk,
             by=request.user,
@@ -112,55 +113,68 @@ class CandidateViewSet(ApiViewSet):
                 document=data.get("tool_schema"), sha256=data.get("tool_schema_sha256", "")
             ),
         )
-        return detail(id)
+        return detail(id, request.user)
 
     @action(detail=True, methods=["post"])
     @effect(EvaluateInput, output=StartedOutput, status=202)
     def evaluate(self, request: Request, id: str, data: dict[str, Any]) -> Response:
         """Plan the runs that the policy asks for and that are missing, the champion's included."""
-        candidate = row_or_404(Candidate.objects.all(), pk=id)
+        candidate = row_or_404(Candidate.objects.visible_to(request.user), pk=id)
         backend = named("backend", backends_in_use(), name=data["backend"])
         started = gating.start_evaluation(candidate_id=candidate.pk, backend=backend, by=request.user)
-        found = row_or_404(candidate_rows(), pk=id)
-        found.runs = run_rows().filter(pk__in=[run.pk for run in started]).order_by("pk")
+        found = row_or_404(candidate_rows(request.user), pk=id)
+        found.runs = run_rows(request.user).filter(pk__in=[run.pk for run in started]).order_by("pk")
         return accepted(StartedOutput(found).data)
 
     @action(detail=True, methods=["post"])
     @effect(None, output=CandidateDetail)
     def judge(self, request: Request, id: str, data: dict[str, Any]) -> Response:
         """Freeze the evidence as it stands now and let the gates judge it again."""
-        gating.judge_again(candidate_id=int(id), by=request.user)
-        return detail(id)
+        candidate = row_or_404(Candidate.objects.visible_to(request.user), pk=id)
+        gating.judge_again(candidate_id=candidate.pk, by=request.user)
+        return detail(id, request.user)
 
     @action(detail=True, methods=["post"])
     @effect(None, output=CandidateDetail, status=202)
     def retry_build(self, request: Request, id: str, data: dict[str, Any]) -> Response:
         """Build again what could not be built."""
-        candidates.retry_build(candidate_id=row_or_404(Candidate.objects.all(), pk=id).pk, by=request.user)
-        return accepted(detail(id).data)
+        candidate = row_or_404(Candidate.objects.visible_to(request.user), pk=id)
+        candidates.retry_build(candidate_id=candidate.pk, by=request.user)
+        return accepted(detail(id, request.user).data)
 
     @action(detail=True, methods=["post"])
     @effect(None, output=CandidateDetail, status=202)
     def retry_publish(self, request: Request, id: str, data: dict[str, Any]) -> Response:
         """Publish again what could not be published. The signatures are checked again too."""
-        registry.retry_publish(candidate_id=int(id), by=request.user)
-        return accepted(detail(id).data)
+        candidate = row_or_404(Candidate.objects.visible_to(request.user), pk=id)
+        registry.retry_publish(candidate_id=candidate.pk, by=request.user)
+        return accepted(detail(id, request.user).data)
 
     @action(detail=True, methods=["post"])
     @effect(WithdrawInput, output=CandidateDetail, problems=(412,))
     def withdraw(self, request: Request, id: str, data: dict[str, Any]) -> Response:
         """Take an unfinished candidate back. `If-Match` withdraws it only as it was read."""
         with transaction.atomic():
-            candidate = row_or_404(Candidate.objects.select_for_update(), pk=id)
+            candidate = row_or_404(
+                Candidate.objects.visible_to(request.user).select_for_update(of=("self",)), pk=id
+            )
             require_match(request, candidate_etag(candidate))
             candidates.withdraw(candidate_id=candidate.pk, by=request.user, reason=data["reason"])
-        return detail(id)
+        return detail(id, request.user)
+
+    @action(detail=True, methods=["post"], url_path="withdraw-signature")
+    @effect(WithdrawInput, output=CandidateDetail)
+    def withdraw_signature(self, request: Request, id: str, data: dict[str, Any]) -> Response:
+        """Take one's own signature back, before anything is published on it. Whoever gave it may, and nobody else."""
+        candidate = row_or_404(Candidate.objects.visible_to(request.user), pk=id)
+        signatures.withdraw_signature(candidate_id=candidate.pk, by=request.user, reason=data["reason"])
+        return detail(id, request.user)
 
     @gives(JudgedOutput)
     @action(detail=True)
     def gates(self, request: Request, id: str) -> Response:
         """What the gates say of the candidate's newest evidence now; of one that has ended, what they said."""
-        candidate = row_or_404(Candidate.objects.all(), pk=id)
+        candidate = row_or_404(Candidate.objects.visible_to(request.user), pk=id)
         newest = newest_evidence(candidate)
         results = gating.results_of(candidate, newest) if newest else []
         return Response(
@@ -175,14 +189,14 @@ class EvidenceViewSet(ApiViewSet):
     @gives(page_of(EvidenceOutput), problems=(404,))
     def list(self, request: Request) -> Response:
         """The evidence of a candidate, newest first."""
-        candidate = row_or_404(Candidate.objects.all(), pk=self.query["candidate"])
+        candidate = row_or_404(Candidate.objects.visible_to(request.user), pk=self.query["candidate"])
         rows = Evidence.objects.filter(candidate=candidate).select_related("policy").defer("document")
         return self.paged(rows, EvidenceOutput)
 
     @gives({"type": "object", "additionalProperties": {}}, problems=(409,), cached=True)
     def retrieve(self, request: Request, digest: str) -> HttpResponse:
         """The frozen document, byte for byte: its SHA-256 is the digest, which is the ETag too."""
-        evidence = row_or_404(Evidence.objects.all(), digest=digest)
+        evidence = row_or_404(Evidence.objects.visible_to(request.user), digest=digest)
         if not_modified(request, etag_of(digest)):
             return HttpResponse(status=304, headers={"ETag": etag_of(digest)})
         document_of(evidence)  # raises where the stored bytes are others
@@ -198,14 +212,19 @@ class CandidateRunViewSet(RunViewSet):
         """Plan a run and send it to the workers. `Location` is its status address."""
         backend, suite = backend_and_suite(data)
         with transaction.atomic():
-            return self.planned(data, self.subject(data, backend), backend, suite)
+            subject = self.subject(data, backend)
+            answer = self.planned(data, subject, backend, suite)
+            tracks.share_runs([subject.adapter_id])
+        return answer
 
     def subject(self, data: dict[str, Any], backend: Backend) -> Subject:
         if "candidate" not in data:
             return super().subject(data, backend)
         if "base" in data or "model" in data:
             raise InvalidInput("candidate", "give exactly one model under test.")
-        candidate = named("candidate", Candidate.objects.select_related("base", "gguf"), pk=data["candidate"])
+        # who sets the track's readers meanwhile waits until the run has them
+        visible = Candidate.objects.visible_to(self.request.user).select_for_update(of=("self",))
+        candidate = named("candidate", visible.select_related("base", "gguf"), pk=data["candidate"])
         if candidate.gguf is None:
             raise Conflict(f"{candidate.name} is {candidate.state.replace('_', ' ')}; its GGUF is not built.")
         policy = current_policy(candidate.track_id)
@@ -221,8 +240,8 @@ class CandidateRunViewSet(RunViewSet):
         )
 
 
-def candidate_rows() -> QuerySet[Candidate]:
-    return Candidate.objects.select_related("track", "base", "submitted_by")
+def candidate_rows(person: Person) -> QuerySet[Candidate]:
+    return Candidate.objects.visible_to(person).select_related("track", "base", "submitted_by")
 
 
 def candidate_etag(candidate: Candidate) -> str:
@@ -234,10 +253,10 @@ def newest_evidence(candidate: Candidate) -> Evidence | None:
     return rows.prefetch_related("gate_results").order_by("-id").first()
 
 
-def detail(candidate_id: int | str) -> Response:
+def detail(candidate_id: int | str, person: Person) -> Response:
     signatures = Prefetch("approvals", queryset=Approval.objects.select_related("approver").order_by("id"))
     uses = Prefetch("dataset_uses", queryset=CandidateDataset.objects.select_related("dataset"))
-    rows = candidate_rows().select_related("backend").prefetch_related(signatures, uses)
+    rows = candidate_rows(person).select_related("backend").prefetch_related(signatures, uses)
     candidate = row_or_404(rows, pk=candidate_id)
     candidate.newest_evidence = newest_evidence(candidate)
     return Response(CandidateDetail(candidate).data, headers={"ETag": candidate_etag(candidate)})

@@ -40,9 +40,26 @@ class BaseForm(StrictSerializer):
     file = Upload()
 
 
+class Groups(serializers.ListField):
+    """Names of groups."""
+
+    def __init__(self, **options: Any) -> None:
+        help_text = (
+            "Groups that may see it, besides auditors and administrators; none: everybody with a role."
+        )
+        super().__init__(child=Text(max_length=150), max_length=100, help_text=help_text, **options)
+
+
 class TrackInput(StrictSerializer):
     name = Name()
     purpose = Text(max_length=2000, help_text="What the track's models are for, in a sentence.")
+    readers = Groups(required=False)
+
+
+class ReadersInput(StrictSerializer):
+    """All of them: who is not named no longer reads it."""
+
+    readers = Groups()
 
 
 class PolicyInput(StrictSerializer):

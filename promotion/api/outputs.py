@@ -13,6 +13,7 @@ from promotion.models import (
     Alias,
     AliasMove,
     Approval,
+    BrokenGlass,
     Candidate,
     CandidateDataset,
     Evidence,
@@ -71,10 +72,11 @@ class TrackOutput(serializers.ModelSerializer[Track]):
     url = Address("api-track-detail", kwarg="name", attribute="name")
     created_by = Person()
     champion = serializers.SerializerMethodField()
+    readers = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)
 
     class Meta:
         model = Track
-        fields = ["name", "url", "purpose", "champion", "created_at", "created_by"]
+        fields = ["name", "url", "purpose", "champion", "readers", "created_at", "created_by"]
 
     @extend_schema_field(EntryName(allow_null=True))
     def get_champion(self, track: Track) -> Any:
@@ -119,12 +121,15 @@ class ApprovalOutput(serializers.ModelSerializer[Approval]):
     """A signature, or a refusal. There is no verb that makes one here: people sign in the browser."""
 
     approver = Person()
+    panels_opened = serializers.ListField(child=serializers.CharField())
+    panels_unopened = serializers.ListField(child=serializers.CharField())
 
     class Meta:
         model = Approval
         fields = [
-            "approver", "printed_name", "role", "decision", "meaning", "comment", "method", "evidence_digest",
-            "policy_digest", "signed_at", "withdrawn_at",
+            "approver", "printed_name", "role", "decision", "meaning", "comment", "method", "authenticated_at",
+            "evidence_digest", "policy_digest", "signed_at", "template_version", "panels_opened", "panels_unopened",
+            "unopened_reason", "withdrawn_at", "withdrawn_reason",
         ]  # fmt: skip
 
 
@@ -333,6 +338,22 @@ class EvidenceOutput(serializers.ModelSerializer[Evidence]):
         fields = ["digest", "url", "candidate", "policy_version", "created_at"]
 
 
+GLASS_PEOPLE = ("broken_by", "reviewed_by")
+
+
+class GlassOutput(serializers.ModelSerializer[BrokenGlass]):
+    """A promotion without the signatures, and what somebody else said of it afterwards; `verdict` is "" until then."""
+
+    broken_by, reviewed_by = Person(), Person()
+
+    class Meta:
+        model = BrokenGlass
+        fields = [
+            "evidence_digest", "broken_by", "printed_name", "reason", "method", "broken_at", "review_due_at",
+            "verdict", "reviewed_by", "reviewed_at", "review_comment",
+        ]  # fmt: skip
+
+
 class EntryOutput(serializers.ModelSerializer[RegistryEntry]):
     """An immutable, numbered model version, with what was known when it was made."""
 
@@ -343,14 +364,21 @@ class EntryOutput(serializers.ModelSerializer[RegistryEntry]):
     gguf_sha256 = serializers.CharField(source="gguf_id")
     evidence_digest = serializers.CharField(source="evidence.digest")
     aliases = serializers.SlugRelatedField("name", many=True, read_only=True)
+    broken_glass = serializers.SerializerMethodField()
     record = AnyObject()
 
     class Meta:
         model = RegistryEntry
         fields = [
             "id", "url", "track", "number", "candidate", "candidate_name", "gguf_sha256", "evidence_digest",
-            "ungated", "aliases", "record", "created_at",
+            "ungated", "broken_glass", "aliases", "record", "created_at",
         ]  # fmt: skip
+
+    @extend_schema_field(GlassOutput(allow_null=True))
+    def get_broken_glass(self, entry: RegistryEntry) -> Any:
+        glasses = entry.candidate.broken_glass.all()
+        found = [glass for glass in glasses if glass.evidence_id == entry.evidence_id]
+        return GlassOutput(found[0]).data if found else None
 
 
 class AliasOutput(serializers.ModelSerializer[Alias]):

@@ -33,11 +33,12 @@ class PreflightViewSet(ApiViewSet):
         """Check training data, its sidecar and a draft policy. Faults are findings; nothing is written."""
         multipart = (request.content_type or "").startswith("multipart/")
         values = read(PreflightForm, data) if multipart else read(PreflightInput, data)
+        tracks = Track.objects.visible_to(request.user)
         found = preflights.run(
             by=request.user,
             train=_data("train", values, multipart),
             evaluation=_data("eval", values, multipart),
-            track=named("track", Track.objects.all(), name=values["track"]) if "track" in values else None,
+            track=named("track", tracks, name=values["track"]) if "track" in values else None,
             most_bytes=preflights.MAX_REQUEST_BYTES,
             **{name: _document(name, values, multipart) for name in DOCUMENTS},
         )

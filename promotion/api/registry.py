@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.db.models import Prefetch
 from django.http import FileResponse, HttpResponse
 from rest_framework.decorators import action
 from rest_framework.renderers import JSONRenderer
@@ -9,8 +10,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from promotion.api.inputs import ExportQuery, MoveQuery, TrackQuery
-from promotion.api.outputs import AliasMoveOutput, AliasOutput, EntryOutput, ExportOutput
-from promotion.models import Alias, AliasMove, Export, RegistryEntry
+from promotion.api.outputs import GLASS_PEOPLE, AliasMoveOutput, AliasOutput, EntryOutput, ExportOutput
+from promotion.models import Alias, AliasMove, BrokenGlass, Export, RegistryEntry
 from rollouts.api.files import OctetStream, file_response
 from rollouts.api.pagination import page_of
 from rollouts.api.views import ID, ApiViewSet, etag_of, gives, not_modified, row_or_404
@@ -19,18 +20,20 @@ from rollouts.api.views import ID, ApiViewSet, etag_of, gives, not_modified, row
 class EntryViewSet(ApiViewSet):
     lookup_url_kwarg, lookup_value_regex = "id", ID
     queries = {"list": TrackQuery}
-    rows = RegistryEntry.objects.select_related("track", "candidate", "evidence").prefetch_related("aliases")
+    rows = RegistryEntry.objects.select_related("track", "candidate", "evidence").prefetch_related(
+        "aliases", Prefetch("candidate__broken_glass", BrokenGlass.objects.select_related(*GLASS_PEOPLE))
+    )
 
     @gives(page_of(EntryOutput))
     def list(self, request: Request) -> Response:
         """Registry entries, newest first."""
         wanted = {"track__name": self.query["track"]} if "track" in self.query else {}
-        return self.paged(self.rows.filter(**wanted), EntryOutput)
+        return self.paged(self.rows.visible_to(request.user).filter(**wanted), EntryOutput)
 
     @gives(EntryOutput)
     def retrieve(self, request: Request, id: str) -> Response:
         """A registry entry, with what was known when it was made."""
-        return Response(EntryOutput(row_or_404(self.rows.all(), pk=id)).data)
+        return Response(EntryOutput(row_or_404(self.rows.visible_to(request.user), pk=id)).data)
 
 
 class AliasViewSet(ApiViewSet):
@@ -39,7 +42,7 @@ class AliasViewSet(ApiViewSet):
     @gives(page_of(AliasOutput))
     def list(self, request: Request) -> Response:
         """Where each alias points now."""
-        rows = Alias.objects.select_related("track", "entry__candidate")
+        rows = Alias.objects.visible_to(request.user).select_related("track", "entry__candidate")
         return self.paged(rows.filter(**_wanted(self.query)), AliasOutput)
 
 
@@ -49,7 +52,9 @@ class AliasMoveViewSet(ApiViewSet):
     @gives(page_of(AliasMoveOutput))
     def list(self, request: Request) -> Response:
         """The history of the aliases, newest first."""
-        rows = AliasMove.objects.select_related("track", "old__candidate", "new__candidate")
+        rows = AliasMove.objects.visible_to(request.user).select_related(
+            "track", "old__candidate", "new__candidate"
+        )
         return self.paged(rows.filter(**_wanted(self.query)), AliasMoveOutput)
 
 
@@ -67,18 +72,18 @@ class ExportViewSet(ApiViewSet):
         """Published exports, newest first."""
         names = {"track": "entry__track__name", "entry": "entry"}
         wanted = {path: self.query[name] for name, path in names.items() if name in self.query}
-        return self.paged(self.rows.filter(**wanted), ExportOutput)
+        return self.paged(self.rows.visible_to(request.user).filter(**wanted), ExportOutput)
 
     @gives(ExportOutput)
     def retrieve(self, request: Request, id: str) -> Response:
         """A published export with its manifest."""
-        return Response(ExportOutput(row_or_404(self.rows.all(), pk=id)).data)
+        return Response(ExportOutput(row_or_404(self.rows.visible_to(request.user), pk=id)).data)
 
     @gives({"type": "string", "format": "binary"}, problems=(409,), cached=True)
     @action(detail=True)
     def file(self, request: Request, id: str) -> HttpResponse | FileResponse:
         """The published bytes, checked against their digest (the ETag) before the first is sent."""
-        export = row_or_404(self.rows.all(), pk=id)
+        export = row_or_404(self.rows.visible_to(request.user), pk=id)
         if not_modified(request, etag_of(export.artifact_id)):
             return HttpResponse(status=304, headers={"ETag": etag_of(export.artifact_id)})
         return file_response(export.artifact, export.name)

@@ -16,6 +16,7 @@ from promotion.api.inputs import (
     PolicyDiffQuery,
     PolicyInput,
     PolicyQuery,
+    ReadersInput,
     TrackInput,
     WhatIfInput,
 )
@@ -38,6 +39,7 @@ from rollouts.api.resources import created, named
 from rollouts.api.views import ID, NAME, ApiViewSet, effect, etag_of, gives, require_match, row_or_404
 from rollouts.errors import InvalidInput
 from rollouts.models import BaseModel
+from rollouts.roles import Person
 
 
 class BaseViewSet(ApiViewSet):
@@ -67,30 +69,41 @@ class BaseViewSet(ApiViewSet):
 
 class TrackViewSet(ApiViewSet):
     lookup_field, lookup_value_regex = "name", NAME
-    may = {"create": permissions.require_can_create_track}
+    may = {
+        "create": permissions.require_can_create_track,
+        "readers": permissions.require_can_set_readers,
+    }
     queries = {"list": PageQuery}
 
     @gives(page_of(TrackOutput))
     def list(self, request: Request) -> Response:
         """Tracks with their champions, newest first."""
-        return self.paged(track_rows(), TrackOutput)
+        return self.paged(track_rows(request.user), TrackOutput)
 
     @gives(TrackOutput)
     def retrieve(self, request: Request, name: str) -> Response:
         """A track with its champion."""
-        return Response(TrackOutput(row_or_404(track_rows(), name=name)).data)
+        return Response(TrackOutput(row_or_404(track_rows(request.user), name=name)).data)
 
     @effect(TrackInput, output=TrackOutput, status=201)
     def create(self, request: Request, data: dict[str, Any]) -> Response:
         """Create a track."""
         track = tracks.create(**data, by=request.user)
-        return created(TrackOutput(row_or_404(track_rows(), pk=track.pk)).data)
+        return created(TrackOutput(row_or_404(track_rows(request.user), pk=track.pk)).data)
+
+    @action(detail=True, methods=["post"])
+    @effect(ReadersInput, output=TrackOutput)
+    def readers(self, request: Request, name: str, data: dict[str, Any]) -> Response:
+        """Say who may see the track and all of it, its eval runs included."""
+        track = row_or_404(Track.objects.visible_to(request.user), name=name)
+        tracks.set_readers(track=track, groups=data["readers"], by=request.user)
+        return Response(TrackOutput(row_or_404(track_rows(request.user), name=name)).data)
 
     @action(detail=True, methods=["post"], url_path="what-if")
     @effect(WhatIfInput, output=WhatIfOutput)
     def what_if(self, request: Request, name: str, data: dict[str, Any]) -> Response:
         """What another policy would have said of past candidates, by their stored evidence. Changes nothing."""
-        track = row_or_404(Track.objects.all(), name=name)
+        track = row_or_404(Track.objects.visible_to(request.user), name=name)
         if "policy" in data and "document" in data:
             raise InvalidInput("document", "give a policy's version or a document, not both.")
         if "document" in data:
@@ -111,35 +124,37 @@ class PolicyViewSet(ApiViewSet):
         wanted: dict[str, Any] = {"track__name": self.query["track"]} if "track" in self.query else {}
         if "locked" in self.query:
             wanted["locked_at__isnull"] = not self.query["locked"]
-        return self.paged(policy_rows().filter(**wanted), PolicyOutput)
+        return self.paged(policy_rows(request.user).filter(**wanted), PolicyOutput)
 
     @gives(PolicyOutput)
     def retrieve(self, request: Request, id: str) -> Response:
         """A version of a policy. Its ETag is its digest."""
-        return policy_response(row_or_404(policy_rows(), pk=id))
+        return policy_response(row_or_404(policy_rows(request.user), pk=id))
 
     @effect(PolicyInput, output=PolicyOutput, status=201)
     def create(self, request: Request, data: dict[str, Any]) -> Response:
         """Save the track's draft: the one there is gets this document."""
-        track = named("track", Track.objects.all(), name=data["track"])
+        track = named("track", Track.objects.visible_to(request.user), name=data["track"])
         policy = policies.draft(track=track, document=data["document"], by=request.user)
-        return created(PolicyOutput(row_or_404(policy_rows(), pk=policy.pk)).data)
+        return created(PolicyOutput(row_or_404(policy_rows(request.user), pk=policy.pk)).data)
 
     @action(detail=True, methods=["post"])
     @effect(None, output=PolicyOutput, problems=(412,))
     def lock(self, request: Request, id: str, data: dict[str, Any]) -> Response:
         """Lock a draft: it is the track's policy from now on. `If-Match` locks exactly what was read."""
         with transaction.atomic():
-            policy = row_or_404(Policy.objects.select_for_update(), pk=id)
+            policy = row_or_404(
+                Policy.objects.visible_to(request.user).select_for_update(of=("self",)), pk=id
+            )
             require_match(request, etag_of(policy.digest))
             policies.lock(policy_id=policy.pk, by=request.user)
-        return policy_response(row_or_404(policy_rows(), pk=id))
+        return policy_response(row_or_404(policy_rows(request.user), pk=id))
 
     @gives(PolicyDiffOutput)
     @action(detail=True)
     def diff(self, request: Request, id: str) -> Response:
         """What a version changes of another, and which of that could let more pass."""
-        policy = row_or_404(policy_rows(), pk=id)
+        policy = row_or_404(policy_rows(request.user), pk=id)
         against = policies.previous(policy)
         if "against" in self.query:
             versions = Policy.objects.filter(track=policy.track)
@@ -171,15 +186,17 @@ def _gate(name: str) -> dict[str, Any]:
     }
 
 
-def track_rows() -> QuerySet[Track]:
+def track_rows(person: Person) -> QuerySet[Track]:
     champion = Alias.objects.filter(name=CHAMPION).select_related("entry__candidate")
-    return Track.objects.select_related("created_by").prefetch_related(
-        Prefetch("aliases", queryset=champion, to_attr="champions")
+    return (
+        Track.objects.visible_to(person)
+        .select_related("created_by")
+        .prefetch_related(Prefetch("aliases", queryset=champion, to_attr="champions"), "readers")
     )
 
 
-def policy_rows() -> QuerySet[Policy]:
-    return Policy.objects.select_related("track", "created_by", "locked_by")
+def policy_rows(person: Person) -> QuerySet[Policy]:
+    return Policy.objects.visible_to(person).select_related("track", "created_by", "locked_by")
 
 
 def policy_response(policy: Policy) -> Response:

@@ -23,6 +23,7 @@ from rollouts.api.pagination import page_of
 from rollouts.api.resources import created, named
 from rollouts.api.views import ID, ApiViewSet, effect, etag_of, gives, require_match, row_or_404
 from rollouts.errors import AssayError
+from rollouts.roles import Person
 
 
 class WaiverViewSet(ApiViewSet):
@@ -33,7 +34,7 @@ class WaiverViewSet(ApiViewSet):
     @gives(page_of(WaiverOutput))
     def list(self, request: Request) -> Response:
         """Waivers, newest first."""
-        rows = waiver_rows()
+        rows = waiver_rows(request.user)
         if "candidate" in self.query:
             rows = rows.filter(candidate_id=self.query["candidate"])
         if "state" in self.query:
@@ -43,12 +44,12 @@ class WaiverViewSet(ApiViewSet):
     @gives(WaiverDetail)
     def retrieve(self, request: Request, id: str) -> Response:
         """A waiver, and whether it applies to what was judged last. Its ETag changes with its state."""
-        return detail(id)
+        return detail(id, request.user)
 
     @effect(WaiverInput, output=WaiverDetail, status=201)
     def create(self, request: Request, data: dict[str, Any]) -> Response:
         """Ask that one unmet gate of a candidate's present measurements be waived. A second person grants it."""
-        candidate = named("candidate", Candidate.objects.all(), pk=data["candidate"])
+        candidate = named("candidate", Candidate.objects.visible_to(request.user), pk=data["candidate"])
         self.about = candidate
         made = waivers.request(
             candidate_id=candidate.pk,
@@ -58,7 +59,7 @@ class WaiverViewSet(ApiViewSet):
             days=data["days"],
             by=request.user,
         )
-        return created(detail(made.pk).data)
+        return created(detail(made.pk, request.user).data)
 
     @action(detail=True, methods=["post"])
     @effect(None, output=WaiverDetail, problems=(412,))
@@ -66,7 +67,7 @@ class WaiverViewSet(ApiViewSet):
         """Grant it, and judge the candidate again. `If-Match` grants it only as it was read."""
         self._unchanged(request, id)
         waivers.grant(waiver_id=int(id), by=request.user)
-        return detail(id)
+        return detail(id, request.user)
 
     @action(detail=True, methods=["post"])
     @effect(WaiverEndInput, output=WaiverDetail, problems=(412,))
@@ -74,11 +75,11 @@ class WaiverViewSet(ApiViewSet):
         """Refuse a request, take it back, or end a waiver. `If-Match` ends it only as it was read."""
         self._unchanged(request, id)
         waivers.end(waiver_id=int(id), by=request.user, reason=data["reason"])
-        return detail(id)
+        return detail(id, request.user)
 
     def _unchanged(self, request: Request, id: str) -> None:
         """No lock of its own: what is asked of a state that is gone is refused by the service too."""
-        waiver = row_or_404(Waiver.objects.select_related("candidate__track"), pk=id)
+        waiver = row_or_404(Waiver.objects.visible_to(request.user).select_related("candidate__track"), pk=id)
         require_match(request, waiver_etag(waiver))
         self.about = waiver.candidate
 
@@ -93,17 +94,17 @@ class WaiverViewSet(ApiViewSet):
         return super().handle_exception(exc)
 
 
-def waiver_rows() -> QuerySet[Waiver]:
+def waiver_rows(person: Person) -> QuerySet[Waiver]:
     people = ("requested_by", "granted_by", "ended_by")
-    return Waiver.objects.select_related("candidate", *people)
+    return Waiver.objects.visible_to(person).select_related("candidate", *people)
 
 
 def waiver_etag(waiver: Waiver) -> str:
     return etag_of(waiver.pk, waivers.state_of(waiver))
 
 
-def detail(waiver_id: int | str) -> Response:
-    waiver = row_or_404(waiver_rows(), pk=waiver_id)
+def detail(waiver_id: int | str, person: Person) -> Response:
+    waiver = row_or_404(waiver_rows(person), pk=waiver_id)
     newest = selectors.latest_evidence(waiver.candidate)
     document = evidence_module.document_of(newest) if newest else None
     measured = evidence_module.measurement_digest(document) if document else None

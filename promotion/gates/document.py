@@ -16,7 +16,7 @@ from typing import Any
 from rollouts.hashing import sha256_json
 
 # not measured: the rules, the waivers of them, and who did what
-NOT_MEASURED = ("policy", "waivers", "people")
+NOT_MEASURED = ("policy", "waivers", "people", "statement")
 ROLES = ("train", "eval")
 ACCOUNTED = ("scored", "masked", "unscored", "cancelled")
 
@@ -44,7 +44,7 @@ def moment(value: Any) -> datetime:
 
 
 def measurement_digest(document: Mapping[str, Any]) -> str:
-    """The digest of what was measured: of the document without policy, waivers, people and revision."""
+    """The digest of what was measured: of the document without policy, waivers, people, statement and revision."""
     measured = {name: part for name, part in document.items() if name not in NOT_MEASURED}
     candidate = {name: value for name, value in document["candidate"].items() if name != "revision"}
     return sha256_json({**measured, "candidate": candidate})

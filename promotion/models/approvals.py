@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class Decision(models.TextChoices):
     APPROVE = "approve"
@@ -52,6 +54,9 @@ class Approval(models.Model):
     withdrawn_at = models.DateTimeField(null=True)
     withdrawn_reason = models.TextField(blank=True)
 
+    seen_with = "candidate__track"
+    objects = SeenByReaders.as_manager()
+
     class Meta:
         ordering = ["id"]
         constraints = [
@@ -94,6 +99,9 @@ class BrokenGlass(models.Model):
     reviewed_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
     reviewed_at = models.DateTimeField(null=True)
     review_comment = models.TextField(blank=True)
+
+    seen_with = "candidate__track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["-id"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class CandidateState(models.TextChoices):
     SUBMITTED = "submitted"  # registered; its GGUF is not built yet
@@ -59,6 +61,10 @@ class Candidate(models.Model):
     submitted_by = models.ForeignKey("auth.User", models.PROTECT, related_name="+")
     created_at = models.DateTimeField()
     last_sent_at = models.DateTimeField(null=True)
+
+    seen_with = "track"
+    audited = True
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["-id"]

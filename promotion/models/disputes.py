@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class DisputeState(models.TextChoices):
     OPEN = "open"
@@ -28,6 +30,9 @@ class Dispute(models.Model):
     resolved_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
     resolved_at = models.DateTimeField(null=True)
     resolution = models.TextField(blank=True)
+
+    seen_with = "candidate__track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["id"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class Evidence(models.Model):
     """One canonical document of a candidate's state. `document` holds the bytes that were hashed; never changed."""
@@ -16,6 +18,9 @@ class Evidence(models.Model):
     # of what the document was counted from, without the counting (promotion.evidence.basis); null: frozen before it was kept
     basis_digest = models.CharField(max_length=64, null=True)  # noqa: DJ001
     created_at = models.DateTimeField()
+
+    seen_with = "candidate__track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["-id"]

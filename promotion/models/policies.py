@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class Policy(models.Model):
     """One version of a track's rules. The document is canonical JSON; once locked nothing in it changes."""
@@ -17,6 +19,10 @@ class Policy(models.Model):
     created_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
     locked_at = models.DateTimeField(null=True)
     locked_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
+
+    seen_with = "track"
+    audited = True
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["track", "-version"]

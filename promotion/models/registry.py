@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class RegistryEntry(models.Model):
     """An immutable, numbered model version."""
@@ -17,6 +19,9 @@ class RegistryEntry(models.Model):
     ungated = models.BooleanField(default=False)
     record = models.JSONField()  # digests, counts and signatures as they stood, with names copied
     created_at = models.DateTimeField()
+
+    seen_with = "track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["track", "-number"]
@@ -38,6 +43,9 @@ class Export(models.Model):
     artifact = models.ForeignKey("rollouts.Artifact", models.PROTECT, related_name="+")
     manifest = models.JSONField()
     published_at = models.DateTimeField()
+
+    seen_with = "entry__track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["entry", "id"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class PanelOpening(models.Model):
     """That a person opened a part of the evidence. `panel` names its content, so a part that changed is unopened again."""
@@ -13,6 +15,9 @@ class PanelOpening(models.Model):
     person = models.ForeignKey("auth.User", models.PROTECT, related_name="+")
     panel = models.CharField(max_length=200)
     opened_at = models.DateTimeField()
+
+    seen_with = "candidate__track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         constraints = [
@@ -29,6 +34,9 @@ class ReviewVisit(models.Model):
     evidence = models.ForeignKey("promotion.Evidence", models.PROTECT, related_name="+")
     seen_at = models.DateTimeField()
 
+    seen_with = "candidate__track"
+    objects = SeenByReaders.as_manager()
+
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["candidate", "person"], name="reviewvisit_one_a_person")
@@ -44,6 +52,9 @@ class ChecklistAnswer(models.Model):
     person = models.ForeignKey("auth.User", models.PROTECT, related_name="+")
     note = models.TextField(blank=True)  # why it is accepted where the machine says no
     answered_at = models.DateTimeField()
+
+    seen_with = "candidate__track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         constraints = [
@@ -68,6 +79,9 @@ class Thread(models.Model):
     started_at = models.DateTimeField()
     resolved_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
     resolved_at = models.DateTimeField(null=True)
+
+    seen_with = "candidate__track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["id"]
@@ -101,6 +115,9 @@ class RiskSummary(models.Model):
     text = models.TextField()
     written_by = models.ForeignKey("auth.User", models.PROTECT, related_name="+")
     written_at = models.DateTimeField()
+
+    seen_with = "candidate__track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["-id"]

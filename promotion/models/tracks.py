@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class Track(models.Model):
     """A line of models with one purpose, one policy and one champion."""
@@ -15,6 +17,10 @@ class Track(models.Model):
     created_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
     # who may see the track and all of it besides auditors and administrators; none: everybody with a role
     readers = models.ManyToManyField("auth.Group", related_name="+")
+
+    seen_with = ""
+    audited = True
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["name"]
@@ -31,6 +37,9 @@ class Alias(models.Model):
     entry = models.ForeignKey("promotion.RegistryEntry", models.PROTECT, related_name="aliases")
     moved_at = models.DateTimeField()
 
+    seen_with = "track"
+    objects = SeenByReaders.as_manager()
+
     class Meta:
         constraints = [models.UniqueConstraint(fields=["track", "name"], name="alias_one_per_track")]
 
@@ -44,6 +53,9 @@ class AliasMove(models.Model):
     new = models.ForeignKey("promotion.RegistryEntry", models.PROTECT, related_name="+")
     reason = models.TextField()
     moved_at = models.DateTimeField()
+
+    seen_with = "track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["id"]

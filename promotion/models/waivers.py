@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class Waiver(models.Model):
     """For one gate of one candidate's measurements. Granted by a second person; void when anything measured changes."""
@@ -21,6 +23,9 @@ class Waiver(models.Model):
     expires_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)  # refused or withdrawn
     ended_by = models.ForeignKey("auth.User", models.PROTECT, null=True, related_name="+")
+
+    seen_with = "candidate__track"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["id"]

@@ -65,28 +65,57 @@ def sign(
     by now, `NotAllowed` for the wrong person or proof, `Conflict` where the state forbids it or the review is not done.
     A refused attempt is in the audit history.
     """
-    candidate = Candidate.objects.select_related("track").filter(pk=candidate_id).first()
-    if candidate is None:
-        raise NotFound("There is no such candidate.")
-    with audit.refusals(REFUSED, subject=candidate, actor=by):
+    with audit.refusals(REFUSED, subject=_candidate(candidate_id), actor=by):
         authenticated = proof.check(by)
         words = Words(decision, meaning, comment.strip(), unopened_reason.strip(), template_version)
         return _sign(candidate_id, by, evidence_digest, authenticated, words)
+
+
+def check(
+    *,
+    candidate_id: int,
+    evidence_digest: str,
+    by: User,
+    decision: str = Decision.APPROVE,
+    meaning: str = "",
+    comment: str = "",
+    unopened_reason: str = "",
+    template_version: str = "",
+) -> None:
+    """Refuses what `sign` would refuse whatever the proof: asked before somebody is sent elsewhere to give it."""
+    words = Words(decision, meaning, comment.strip(), unopened_reason.strip(), template_version)
+    with audit.refusals(REFUSED, subject=_candidate(candidate_id), actor=by), transaction.atomic():
+        _ready(candidate_id, by, evidence_digest, words)
+
+
+def _candidate(candidate_id: int) -> Candidate:
+    candidate = Candidate.objects.select_related("track").filter(pk=candidate_id).first()
+    if candidate is None:
+        raise NotFound("There is no such candidate.")
+    return candidate
+
+
+def _ready(
+    candidate_id: int, by: User, evidence_digest: str, words: Words
+) -> tuple[Candidate, Evidence, User, str, Reviewed]:
+    """The locked candidate, its evidence, the person with their role, and what they reviewed."""
+    # a person whose rights changed a moment ago must not act on what the session remembers
+    person = User.objects.get(pk=by.pk)
+    locked = gating.locked_candidate(candidate_id)
+    evidence, _ = gating.freeze(locked)
+    role = _check(locked, evidence, person, evidence_digest)
+    _check_words(locked, words)
+    reviewed = Reviewed()
+    if words.decision == Decision.APPROVE:
+        reviewed = require_reviewed(locked, evidence, person, unopened_reason=words.unopened_reason)
+    return locked, evidence, person, role, reviewed
 
 
 def _sign(
     candidate_id: int, by: User, evidence_digest: str, authenticated: Authenticated, words: Words
 ) -> Approval:
     with transaction.atomic():
-        # a person whose rights changed a moment ago must not act on what the session remembers
-        person = User.objects.get(pk=by.pk)
-        locked = gating.locked_candidate(candidate_id)
-        evidence, _ = gating.freeze(locked)
-        role = _check(locked, evidence, person, evidence_digest)
-        _check_words(locked, words)
-        reviewed = Reviewed()
-        if words.decision == Decision.APPROVE:
-            reviewed = require_reviewed(locked, evidence, person, unopened_reason=words.unopened_reason)
+        locked, evidence, person, role, reviewed = _ready(candidate_id, by, evidence_digest, words)
         approval = _write(locked, evidence, person, role, authenticated, words, reviewed)
         _move(locked, evidence, words.decision)
         audit.record(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -11,8 +11,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import F
 
+from promotion import comparing, permissions
 from promotion import evidence as evidence_module
-from promotion import permissions
 from promotion.gates import OPENS, GateOutcome, Outcome, judge
 from promotion.gates import Evidence as GateEvidence
 from promotion.gates.approval import approval_outcome
@@ -25,12 +25,12 @@ from promotion.models import (
     GateResult,
     Policy,
 )
-from promotion.selectors import signatures_of
-from promotion.services import candidate_datasets
+from promotion.selectors import glass_of, signatures_of
+from promotion.services import candidate_datasets, tracks
 from rollouts import audit
 from rollouts.errors import Conflict, NotFound
 from rollouts.models import ACTIVE_RUN_STATES, Backend, EvalRun, RunState, Suite
-from rollouts.services import runs
+from rollouts.services import comparisons, runs
 from rollouts.services.subjects import local_subject
 from rollouts.states import require_move
 
@@ -61,7 +61,8 @@ def locked_candidate(candidate_id: int) -> Candidate:
 def start_evaluation(*, candidate_id: int, backend: Backend, by: User) -> list[EvalRun]:
     """Plan what is missing: a run of the candidate, and of the champion, on each suite of the locked policy.
 
-    Closed runs planned after the lock, and active runs, are not repeated. Returns the new runs.
+    Closed runs planned after the lock, and active runs, are not repeated. Returns the new runs; where there are none, a
+    candidate in review stays there with its signatures.
     """
     permissions.require_can_evaluate(by)
     with transaction.atomic():
@@ -83,6 +84,9 @@ def start_evaluation(*, candidate_id: int, backend: Backend, by: User) -> list[E
         started = _plan_missing(candidate, policy, backend, by)
         if champion is not None:
             started += _plan_missing(champion, policy, backend, by)
+        if not started and candidate.state == CandidateState.IN_REVIEW and is_current(candidate):
+            return []  # nothing is missing, so nothing changes and signatures stand
+        tracks.share_runs([candidate.gguf_id, champion.gguf_id if champion else None])
         Candidate.objects.filter(pk=candidate.pk).update(
             state=CandidateState.EVALUATING, backend=backend, revision=F("revision") + 1
         )
@@ -207,17 +211,29 @@ def judge_after_run(*, run_id: int, **_: Any) -> None:
     gguf_id = EvalRun.objects.values_list("subject__adapter_id", flat=True).get(pk=run_id)
     tracks = Candidate.objects.filter(gguf_id=gguf_id).values("track_id")
     for candidate in Candidate.objects.filter(track__in=tracks, state__in=JUDGED_STATES):
-        if candidate.state == CandidateState.EVALUATING:
-            judge_if_measured(candidate.pk)
-        elif not is_current(candidate):
-            with suppress(Conflict):  # somebody moved the candidate in between
-                judge_now(candidate.pk)
+        judge_if_changed(candidate)
+
+
+def judge_if_changed(candidate: Candidate) -> None:
+    """Judge one that waited for its runs, or whose evidence is another now."""
+    if candidate.state == CandidateState.EVALUATING:
+        judge_if_measured(candidate.pk)
+    elif not is_current(candidate):
+        with suppress(Conflict):  # somebody moved the candidate in between
+            judge_now(candidate.pk)
 
 
 def is_current(candidate: Candidate) -> bool:
     """Whether the newest stored evidence is that of the present state."""
-    newest = Evidence.objects.filter(candidate=candidate).values_list("digest", flat=True).first()
-    return newest == evidence_module.build(candidate).digest
+    newest = Evidence.objects.filter(candidate=candidate).first()
+    return newest is not None and evidence_is_current(candidate, newest)
+
+
+def evidence_is_current(candidate: Candidate, evidence: Evidence) -> bool:
+    """Whether it would be the same if it were frozen now. Counts nothing where nothing that is counted changed."""
+    if evidence.basis_digest == evidence_module.basis(candidate):
+        return True
+    return evidence.digest == evidence_module.build(candidate).digest
 
 
 def blocked_by(
@@ -301,9 +317,11 @@ def freeze(candidate: Candidate) -> tuple[Evidence, list[tuple[str, GateOutcome]
         policy=Policy.objects.get(track_id=candidate.track_id, version=policy["version"]) if policy else None,
         digest=built.digest,
         document=built.data,
+        basis_digest=built.basis,
         created_at=evidence_module.now(),
     )
     GateResult.objects.bulk_create(_results(stored, outcomes))
+    comparisons.write(comparing.pairs_of(built.document, comparing.runs_of(built.document)))
     return stored, outcomes
 
 
@@ -320,10 +338,13 @@ def involved_people(document: dict[str, Any]) -> list[str]:
     people = document["people"]
     named = [
         people["submitted_by"],
+        people.get("base_registered_by"),
         people["policy_created_by"],
         *people.get("policy_written_by", ()),
         people["policy_locked_by"],
         *people["runs_started_by"],
+        *people.get("backends_saved_by", ()),
+        *people.get("amendments_by", ()),
         *people["suites_sealed_by"],
         *people.get("datasets_registered_by", ()),
         *people.get("waivers_by", ()),
@@ -341,13 +362,21 @@ def unmet(candidate: Candidate) -> tuple[Evidence, list[str]]:
     return evidence, blocked
 
 
+def place_of(blocked: Sequence[str]) -> CandidateState:
+    """Where a candidate belongs that `unmet` says this of; something."""
+    only_signatures = all(reason.startswith(APPROVAL_GATE) for reason in blocked)
+    return CandidateState.IN_REVIEW if only_signatures else CandidateState.BLOCKED
+
+
 def approvals_outcome(candidate: Candidate, evidence: Evidence) -> GateOutcome:
-    """The approval gate on the present signatures of this evidence."""
+    """The approval gate on the present signatures of this evidence, and on its broken glass where the rule has one."""
     document = evidence_module.document_of(evidence)
+    rule = approval_rule(document)
     return approval_outcome(
-        rule=approval_rule(document),
+        rule=rule,
         signatures=signatures_of(candidate),
         digest=evidence.digest,
         involved=involved_people(document),
         now=evidence_module.now(),
+        glass=glass_of(candidate, evidence.digest) if rule.get("break_glass") else None,
     )

@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any
 
+from promotion.checklist import REVIEWER
 from promotion.gates.base import parse_params
 from promotion.services.policy_rules import canonical_gate
 from rollouts.errors import InvalidInput
@@ -206,6 +207,27 @@ def _approval(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change
     if was != now:
         kind = Kind.TIGHTENED if now < was else Kind.LOOSENED
         yield Change(kind, "a signature expires", f"after {was} days", f"after {now} days")
+    yield from _checklist(old.get("checklist", []), new.get("checklist", []))
+    was, now = old.get("break_glass", False), new.get("break_glass", False)
+    if was != now:
+        kind = Kind.LOOSENED if now else Kind.TIGHTENED
+        yield Change(kind, "promotion without the signatures, reviewed afterwards", _text(was), _text(now))
+
+
+def _checklist(old: list[Entry], new: list[Entry]) -> Iterator[Change]:
+    """Items are the same by key. Other words, or another who answers, have no strict side."""
+    before, after = ({item["key"]: _question(item) for item in items} for items in (old, new))
+    for key in dict.fromkeys([*before, *after]):
+        was, now = before.get(key, ""), after.get(key, "")
+        if was != now:
+            kind = Kind.REMOVED if not now else Kind.LOOSENED if was else Kind.ADDED
+            yield Change(kind, f"checklist: {key}", was, now)
+    if list(before) != list(after) and before.keys() == after.keys():
+        yield Change(Kind.CHANGED, "order of the checklist", "", "")
+
+
+def _question(item: Entry) -> str:
+    return f"{item['text']} ({item.get('answered_by', REVIEWER)})"
 
 
 def _text(value: Any) -> str:

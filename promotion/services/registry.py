@@ -28,6 +28,7 @@ from promotion.models import (
     Track,
 )
 from promotion.services import approvals, gating
+from promotion.signature_record import signature_record
 from rollouts import audit, store
 from rollouts.errors import AssayError, Conflict
 from rollouts.hashing import CHUNK_BYTES, sha256_file
@@ -84,9 +85,7 @@ def _checked(candidate: Candidate) -> Evidence | None:
     evidence, blocked = gating.unmet(candidate)
     if not blocked:
         return evidence
-    only_signatures = all(reason.startswith(gating.APPROVAL_GATE) for reason in blocked)
-    to = CandidateState.IN_REVIEW if only_signatures else CandidateState.BLOCKED
-    Candidate.objects.filter(pk=candidate.pk).update(state=to)
+    Candidate.objects.filter(pk=candidate.pk).update(state=gating.place_of(blocked))
     _retract(candidate)
     audit.record(
         "candidate.promotion_refused",
@@ -218,18 +217,24 @@ def _record(candidate: Candidate, evidence: Evidence) -> dict[str, Any]:
         ]
         + [_approval_record(candidate, evidence)],
         "signatures": [
-            {
-                "person": approval.approver.get_username(),
-                "printed_name": approval.printed_name,
-                "role": approval.role,
-                "meaning": approval.get_meaning_display(),
-                "comment": approval.comment,
-                "method": approval.method,
-                "signed_at": approval.signed_at.isoformat(),
-                "evidence_digest": approval.evidence_digest,
-            }
-            for approval in valid.select_related("approver").order_by("id")
+            signature_record(approval) for approval in valid.select_related("approver").order_by("id")
         ],
+        "broken_glass": _glass_record(candidate, evidence),
+    }
+
+
+def _glass_record(candidate: Candidate, evidence: Evidence) -> dict[str, Any] | None:
+    """Who promoted it without the signatures, if anybody did. What a review says afterwards stands in its own row."""
+    glass = candidate.broken_glass.filter(evidence_digest=evidence.digest).select_related("broken_by").first()
+    return glass and {
+        "person": glass.broken_by.get_username(),
+        "printed_name": glass.printed_name,
+        "reason": glass.reason,
+        "method": glass.method,
+        "authenticated_at": glass.authenticated_at.isoformat(),
+        "broken_at": glass.broken_at.isoformat(),
+        "review_due_at": glass.review_due_at.isoformat(),
+        "evidence_digest": glass.evidence_digest,
     }
 
 

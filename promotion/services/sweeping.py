@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import OuterRef, Q, Subquery
 from django.utils import timezone
 
-from promotion.models import Candidate, CandidateState
+from promotion.models import Candidate, CandidateState, Evidence
 from promotion.services import approvals, candidate_datasets, candidates, gating
 from promotion.services.registry import PUBLISHING_FROM
 
@@ -33,4 +33,19 @@ def sweep() -> None:
         try:
             gating.judge_if_measured(candidate_id)
         except Exception:  # one that cannot be judged must not keep the others waiting
+            log.exception("judging candidate %s failed", candidate_id)
+    _judge_what_an_earlier_release_judged()
+
+
+def _judge_what_an_earlier_release_judged() -> None:
+    """Its evidence has no frame, so that every look at it would count all rollouts anew."""
+    newest = Evidence.objects.filter(candidate=OuterRef("pk")).order_by("-id")
+    judged = Candidate.objects.filter(
+        state__in=[CandidateState.BLOCKED, CandidateState.IN_REVIEW],
+        pk__in=Evidence.objects.filter(basis_digest=None).values("candidate"),
+    ).annotate(frame=Subquery(newest.values("basis_digest")[:1]))
+    for candidate_id in judged.filter(frame=None).values_list("pk", flat=True):
+        try:
+            gating.judge_now(candidate_id)
+        except Exception:  # as above
             log.exception("judging candidate %s failed", candidate_id)

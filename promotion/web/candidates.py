@@ -13,29 +13,27 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 
-from promotion import evidence as evidence_module
 from promotion import permissions, selectors
-from promotion.models import Candidate, Evidence, Track
-from promotion.services import approvals, candidate_datasets, candidates, gating, registry
-from promotion.services.proofs import Password
-from promotion.web import compare
+from promotion.models import Candidate, Track
+from promotion.services import candidate_datasets, candidates, gating, registry
 from promotion.web.conversation import conversation_of
 from promotion.web.disputes import dispute_section
 from promotion.web.forms import DatasetsForm, EvaluateForm, SignForm, SubmitForm, WithdrawForm
 from promotion.web.glass import glass_section
 from promotion.web.masked import masked_section
-from promotion.web.review import JUDGED, is_stale, review
+from promotion.web.proving import methods_of
+from promotion.web.review import review
+from promotion.web.unsigned import changes_between, returned
 from promotion.web.waivers import exceptions
-from rollouts.errors import AssayError, Conflict, InvalidInput, NotAllowed, NotFound, StaleEvidence
+from rollouts.errors import Conflict, InvalidInput, NotFound
 from rollouts.hashing import CHUNK_BYTES
 from rollouts.web.http import acts, reads
-
-FIELD_OF = {"wrong_password": "password", "not_allowed": "decision", "conflict": "decision"}
 
 
 @reads
 def candidate(request: HttpRequest, pk: int) -> HttpResponse:
-    return _render_review(request, selectors.candidate_by_id(pk))
+    found = selectors.candidate_by_id(pk, request.user)
+    return _render_review(request, found, **returned(request, found))
 
 
 def _render_review(
@@ -46,11 +44,19 @@ def _render_review(
         "area": "tracks",
         "review": shown,
         "exceptions": exceptions(found, shown.evidence, shown.document, request.user),
-        "conversation": conversation_of(found, shown.evidence, shown.document, request.user),
-        "disputes": dispute_section(found, shown.evidence, request.user),
+        "conversation": conversation_of(
+            found,
+            shown.evidence,
+            shown.document,
+            shown.comparisons,
+            request.user,
+            request.GET.get("comment", ""),
+        ),
+        "disputes": dispute_section(found, shown.document, request.user),
         "glass": glass_section(found, shown.evidence, request.user),
-        "masked": masked_section(shown.document, request.GET.dict()),
+        "masked": masked_section(shown.document, shown.runs, request.GET.dict()),
         "form": form,
+        "methods": methods_of(request.user) if shown.sign.allowed else None,
         "evaluate_form": EvaluateForm(),
         "back_url": reverse("promotion:candidate", args=[found.pk]),
         **more,
@@ -58,56 +64,11 @@ def _render_review(
     return render(request, "promotion/review.html", context, status=status)
 
 
-@acts(permissions.require_can_read)
-def sign(request: HttpRequest, pk: int) -> HttpResponse:
-    """The service decides who may sign; whoever may read gets its answer on the page."""
-    found, form = selectors.candidate_by_id(pk), SignForm(request.POST)
-    if not form.is_valid():
-        return _render_review(request, found, form=form, status=422)
-    try:
-        values = form.cleaned_data
-        proof = Password(values.pop("password"))
-        approvals.sign(candidate_id=pk, by=request.user, proof=proof, **values)
-    except StaleEvidence:
-        return _stale(request, found, form)
-    except (NotAllowed, Conflict, InvalidInput) as error:
-        form.add_error(*_field_error(error))
-        status = 422 if isinstance(error, InvalidInput) else error.status
-        return _render_review(request, selectors.candidate_by_id(pk), form=form, status=status)
-    messages.success(request, "Recorded: your decision stands in the history, with the digest that you saw.")
-    return redirect("promotion:candidate", pk)
-
-
-def _field_error(error: AssayError) -> tuple[str, str]:
-    """The form's field that the refusal is about, and its sentence."""
-    if isinstance(error, InvalidInput) and error.field in SignForm.base_fields:
-        return error.field, error.message.removeprefix(f"{error.field}: ")
-    return FIELD_OF.get(error.code, "decision"), error.message
-
-
-def _stale(request: HttpRequest, found: Candidate, form: SignForm) -> HttpResponse:
-    """The page as it is now, with what changed since the page that was signed. Both documents are kept."""
-    shown = selectors.evidence_of(found, form.cleaned_data["evidence_digest"])
-    if found.state in JUDGED and is_stale(found, selectors.latest_evidence(found)):
-        gating.judge_now(found.pk)
-        found = selectors.candidate_by_id(found.pk)
-    current = selectors.latest_evidence(found)
-    return _render_review(
-        request, found, form=form, status=412, changed=_changes(shown, current), shown=shown, stale_post=True
-    )
-
-
-def _changes(shown: Evidence | None, current: Evidence | None) -> list[str]:
-    if shown is None or current is None:
-        return ["The form named evidence that this candidate never had."]
-    return compare.changes(evidence_module.document_of(shown), evidence_module.document_of(current))
-
-
 @acts(permissions.require_can_judge)
 def judge(request: HttpRequest, pk: int) -> HttpResponse:
-    before = selectors.latest_evidence(selectors.candidate_by_id(pk))
+    before = selectors.latest_evidence(selectors.candidate_by_id(pk, request.user))
     after = gating.judge_again(candidate_id=pk, by=request.user)
-    changed = [] if before is None or before.digest == after.digest else _changes(before, after)
+    changed = [] if before is None or before.digest == after.digest else changes_between(before, after)
     messages.success(
         request, " ".join(["Judged again.", *changed[:6]]) if changed else "Judged again: nothing changed."
     )
@@ -116,12 +77,14 @@ def judge(request: HttpRequest, pk: int) -> HttpResponse:
 
 @acts(permissions.require_can_evaluate)
 def evaluate(request: HttpRequest, pk: int) -> HttpResponse:
-    form = EvaluateForm(request.POST)
+    found, form = selectors.candidate_by_id(pk, request.user), EvaluateForm(request.POST)
     if not form.is_valid():
         raise InvalidInput(
             "backend", "must be one of the registered backends. Choose one on the candidate's page."
         )
-    started = gating.start_evaluation(candidate_id=pk, backend=form.cleaned_data["backend"], by=request.user)
+    started = gating.start_evaluation(
+        candidate_id=found.pk, backend=form.cleaned_data["backend"], by=request.user
+    )
     messages.success(
         request, f"{len(started)} eval runs started. Their progress is on the pages of the runs."
     )
@@ -133,7 +96,7 @@ def _retry(
 ) -> Callable[..., HttpResponse]:
     @acts(require)
     def view(request: HttpRequest, pk: int) -> HttpResponse:
-        selectors.candidate_by_id(pk)
+        selectors.candidate_by_id(pk, request.user)
         again(candidate_id=pk, by=request.user)
         messages.success(request, said)
         return redirect("promotion:candidate", pk)
@@ -149,7 +112,7 @@ retry_publish = _retry(
 
 @reads
 def withdraw_page(request: HttpRequest, pk: int) -> HttpResponse:
-    found = selectors.candidate_by_id(pk)
+    found = selectors.candidate_by_id(pk, request.user)
     permissions.require_can_withdraw(request.user, found.submitted_by_id)
     return render(
         request, "promotion/withdraw.html", {"area": "tracks", "candidate": found, "form": WithdrawForm()}
@@ -158,7 +121,7 @@ def withdraw_page(request: HttpRequest, pk: int) -> HttpResponse:
 
 @acts(permissions.require_can_read)
 def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
-    found, form = selectors.candidate_by_id(pk), WithdrawForm(request.POST)
+    found, form = selectors.candidate_by_id(pk, request.user), WithdrawForm(request.POST)
     permissions.require_can_withdraw(request.user, found.submitted_by_id)
     if not form.is_valid():
         context = {"area": "tracks", "candidate": found, "form": form}
@@ -171,7 +134,7 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
 @reads
 def submit_page(request: HttpRequest, name: str) -> HttpResponse:
     permissions.require_can_submit(request.user)
-    return _render_submit(request, selectors.track_by_name(name), SubmitForm(), 200)
+    return _render_submit(request, selectors.track_by_name(name, request.user), SubmitForm(), 200)
 
 
 def _render_submit(request: HttpRequest, track: Track, form: SubmitForm, status: int) -> HttpResponse:
@@ -182,7 +145,7 @@ def _render_submit(request: HttpRequest, track: Track, form: SubmitForm, status:
 
 @acts(permissions.require_can_submit)
 def submit(request: HttpRequest, name: str) -> HttpResponse:
-    track, form = selectors.track_by_name(name), SubmitForm(request.POST, request.FILES)
+    track, form = selectors.track_by_name(name, request.user), SubmitForm(request.POST, request.FILES)
     if not form.is_valid():
         return _render_submit(request, track, form, 422)
     try:
@@ -212,7 +175,7 @@ def _submit_files(track: Track, form: SubmitForm, request: HttpRequest) -> Candi
 
 @reads
 def datasets_page(request: HttpRequest, pk: int) -> HttpResponse:
-    return _render_datasets(request, selectors.candidate_by_id(pk), DatasetsForm())
+    return _render_datasets(request, selectors.candidate_by_id(pk, request.user), DatasetsForm())
 
 
 def _render_datasets(
@@ -225,7 +188,7 @@ def _render_datasets(
 
 @acts(permissions.require_can_submit)
 def attach_datasets(request: HttpRequest, pk: int) -> HttpResponse:
-    found, form = selectors.candidate_by_id(pk), DatasetsForm(request.POST, request.FILES)
+    found, form = selectors.candidate_by_id(pk, request.user), DatasetsForm(request.POST, request.FILES)
     if not form.is_valid():
         return _render_datasets(request, found, form, 422)
     try:
@@ -251,7 +214,7 @@ def _kept(upload: UploadedFile[bytes], path: Path) -> Path:
 @reads
 def evidence(request: HttpRequest, pk: int, digest: str) -> HttpResponse:
     """The canonical bytes that were hashed, for those who compute the digest themselves."""
-    found = selectors.evidence_of(selectors.candidate_by_id(pk), digest)
+    found = selectors.evidence_of(selectors.candidate_by_id(pk, request.user), digest)
     if found is None:
         raise NotFound("This candidate has no such evidence.")
     response = HttpResponse(bytes(found.document), content_type="application/json")

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rollouts.models import Case, Rollout
-from rollouts.selectors import CaseOutcome, Pair, rollouts_of_cases
+from rollouts.amendments import expected_now
+from rollouts.comparisons import compared_cases
+from rollouts.models import Case, ComparedCase, Comparison, Rollout, Turn
+from rollouts.selectors import rollouts_of_cases
 
 PAGE = 10
 COMPARED_CHARS = 4_000
 TURNS = {
-    "lost": "Right to wrong",
-    "wrong": "Wrong, and not right before",
-    "missing": "Without a score",
-    "won": "Wrong to right",
+    Turn.LOST: "Right to wrong",
+    Turn.WRONG: "Wrong, and not right before",
+    Turn.MISSING: "Without a score",
+    Turn.WON: "Wrong to right",
 }
 
 
@@ -47,7 +48,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ShownCase:
-    outcome: CaseOutcome
+    outcome: ComparedCase
     case: Case
     request: str
     expected: Any
@@ -66,30 +67,33 @@ class CaseSection:
 
 
 def case_section(
-    pairs: Sequence[Pair], turns: Sequence[CaseOutcome], params: dict[str, str]
+    comparisons: Mapping[str, Comparison] | None, params: Mapping[str, str]
 ) -> CaseSection | None:
-    """One page of cases of one kind: safety first (cases where a call is wrong), then by family."""
-    if not pairs:
+    """One page of cases of one kind: safety first (cases where a call is wrong), then by family.
+
+    None where nothing is compared: no run of the candidate, or not written down yet.
+    """
+    if not comparisons:
         return None
-    counts = Counter(turn.turn for turn in turns)
+    found = list(comparisons.values())
+    counts = {turn: sum(one.summary["turns"].get(turn, 0) for one in found) for turn in TURNS}
     tabs = [Tab(key, label, counts[key]) for key, label in TURNS.items()]
     wanted = params.get("cases", "")
-    shown = wanted if wanted in TURNS else next((tab.key for tab in tabs if tab.n), "lost")
-    found = [turn for turn in turns if turn.turn == shown]
-    found.sort(key=lambda turn: (turn.expects_call, turn.family, turn.case_id))
+    shown = wanted if wanted in TURNS else next((tab.key for tab in tabs if tab.n), str(Turn.LOST))
+    total = counts[Turn(shown)]
     given = params.get("at", "")[:9]
     at = int(given) if given.isascii() and given.isdigit() else 0
-    at = min(at, max(0, len(found) - 1))
-    page = found[at : at + PAGE]
-    following = at + PAGE if at + PAGE < len(found) else None
-    return CaseSection(tabs, shown, _shown_cases(pairs, page), at, following, len(found))
+    at = min(at, max(0, total - 1))
+    page = list(compared_cases(found, shown)[at : at + PAGE])
+    following = at + PAGE if at + PAGE < total else None
+    return CaseSection(tabs, shown, _shown_cases(found, page), at, following, total)
 
 
-def _shown_cases(pairs: Sequence[Pair], page: Sequence[CaseOutcome]) -> list[ShownCase]:
+def _shown_cases(comparisons: Sequence[Comparison], page: Sequence[ComparedCase]) -> list[ShownCase]:
     if not page:
         return []
-    ours = {pair.candidate for pair in pairs}
-    theirs = {pair.champion for pair in pairs if pair.champion is not None}
+    ours = {comparison.run_id for comparison in comparisons}
+    theirs = {comparison.other_id for comparison in comparisons if comparison.other_id is not None}
     found = rollouts_of_cases(ours | theirs, [turn.case_id for turn in page])
     shown = []
     for turn in page:
@@ -103,7 +107,7 @@ def _shown_cases(pairs: Sequence[Pair], page: Sequence[CaseOutcome]) -> list[Sho
                 turn,
                 case,
                 request_of(case),
-                case.content.get("expected"),
+                expected_now(case),
                 Side(mine, right) if mine else None,
                 Side(other, left) if other else None,
             )

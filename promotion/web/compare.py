@@ -27,6 +27,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         *_datasets(old, new),
         *_suites(old, new),
         *_waivers(old, new),
+        *_statement(old, new),
         *_people(old, new),
     ]
     if not found:
@@ -82,8 +83,19 @@ def _suites(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         if digest not in before:
             yield f"Suite {part['name']} was added ({part['case_count']} cases)."
             continue
+        yield from _amended(part["name"], before[digest], part)
         for who in ("candidate", "champion"):
             yield from _run(part["name"], who, before[digest][who], part[who])
+
+
+def _amended(suite: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Evidence from before cases could be amended names none."""
+    for amendment in new.get("amended", ()):
+        if amendment not in old.get("amended", ()):
+            yield (
+                f"{suite}: case {amendment['case']} expects something else since {amendment['proposed_by']} proposed it "
+                f"and {amendment['accepted_by']} agreed."
+            )
 
 
 def _run(suite: str, who: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iterator[str]:
@@ -138,6 +150,12 @@ def _waivers(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for waiver in before:
         if waiver not in after:
             yield f"The waiver of {waiver['gate']} ended or is of other measurements."
+
+
+def _statement(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    before, after = old.get("statement"), new.get("statement")
+    if after and before != after:
+        yield f"{after['written_by']} wrote the risk summary anew: {_short(after['text'])}"
 
 
 def _people(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

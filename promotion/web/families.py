@@ -2,69 +2,41 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from django.utils.safestring import SafeString
 
+from promotion.attention import row_id
 from promotion.gates import Outcome
-from promotion.gates.base import Counts, bound_floor, spent_alpha
+from promotion.gates.base import Counts, bound_floor
+from promotion.suite_rules import Rule, rule_at_look
 from promotion.web import charts
-from rollouts.selectors import CaseOutcome
-from rollouts.statistics import clopper_pearson_lower, clopper_pearson_upper
+from rollouts.models import Comparison
+from rollouts.statistics import clopper_pearson_lower, clopper_pearson_upper, tango_lower
 
 LOOKS = {Outcome.PASSED: "pass", Outcome.FAILED: "fail", Outcome.ERROR: "fail"}
-PER_FAMILY = "per_family_safety_floor"
-DEFAULT_ALPHA = Decimal("0.05")
 
 
-class Rule(NamedTuple):
-    """What a policy asks of a suite, as far as a table of rates can show it."""
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """The candidate's rate minus the champion's over the prompts that both answered, and its one-sided lower bound.
 
-    metric: str
-    minimum: Decimal | None
-    alpha: Decimal
-    gate: str
-    max_drop: str = ""
-    margin: str = ""
+    `lost` and `won` count prompts; a prompt without a score on either side is counted as lost in `lower`, and is not among
+    the `n` of `difference`.
+    """
+
+    lost: int
+    won: int
+    n: int
+    missing: int
+    lower: float
 
     @property
-    def per_family(self) -> bool:
-        return self.gate == PER_FAMILY
-
-
-def rule_of(policy: Mapping[str, Any], suite_digest: str) -> Rule:
-    """The suite's main gate: one on the answer before one on its JSON, a floor before a comparison."""
-    entries = [entry for entry in policy["gates"] if entry.get("suite") == suite_digest and "metric" in entry]
-    entries.sort(key=lambda entry: (entry["metric"] == "json_valid", "min" not in entry))
-    if not entries:
-        return Rule("decision", None, DEFAULT_ALPHA, "")
-    entry = entries[0]
-    minimum = Decimal(entry["min"]) if "min" in entry else None
-    return Rule(
-        entry["metric"],
-        minimum,
-        Decimal(entry.get("alpha", "0.05")),
-        entry["gate"],
-        entry.get("max_drop", ""),
-        entry.get("margin", ""),
-    )
-
-
-def rule_at_look(policy: Mapping[str, Any], part: Mapping[str, Any]) -> Rule:
-    """`rule_of` the suite, at the share of alpha that the candidate's look may spend, where the policy spends it.
-
-    A look that was not counted spends an unknown share: then nothing is judged here.
-    """
-    rule, look = rule_of(policy, part["digest"]), part["candidate"]["look"]
-    if not policy.get("spend_alpha"):
-        return rule
-    if look is None:
-        return rule._replace(minimum=None)
-    return rule._replace(alpha=spent_alpha(rule.alpha, look))
+    def difference(self) -> float | None:
+        return (self.won - self.lost) / self.n if self.n else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +52,8 @@ class Row:
     look: str
     needs: Decimal | None
     champion: Counts | None
-    lost: int
-    won: int
+    paired: Paired | None
+    id: str  # of the row on the page, see promotion.attention
     chart: str = ""
 
     @property
@@ -119,16 +91,18 @@ class Table(NamedTuple):
 def table(
     document: Mapping[str, Any],
     outcomes: Mapping[tuple[str, str], str],
-    turns: Sequence[CaseOutcome],
-    suite_ids: Mapping[str, int],
+    comparisons: Mapping[str, Comparison] | None,
 ) -> Table | None:
-    """None where no run of the candidate is in the evidence. `outcomes`: (gate, suite) -> what it said."""
+    """None where no run of the candidate is in the evidence.
+
+    `outcomes`: (gate, suite) -> what it said. `comparisons`: by suite digest; without them nothing is said of pairs.
+    """
     policy = document["policy"]
     measured = [part for part in document["suites"] if part["candidate"]] if policy else []
     if not measured:
         return None
-    flips = Counter((turn.suite_id, turn.family, turn.turn) for turn in turns)
-    groups = [_group(policy["document"], part, flips, suite_ids.get(part["digest"], 0)) for part in measured]
+    compared = {digest: found.summary for digest, found in (comparisons or {}).items()}
+    groups = [_group(policy["document"], part, compared.get(part["digest"], {})) for part in measured]
     groups = [_compared(group, outcomes) for group in groups if group is not None]
     rows = [row for group in groups for row in (group.total, *group.rows)]
     axis = charts.axis_for([value for row in rows for value in _values(row)])
@@ -141,9 +115,7 @@ def table(
     return Table(charts.axis_ticks(axis), drawn, masked, document["champion"] is not None)
 
 
-def _group(
-    policy: Mapping[str, Any], part: Mapping[str, Any], flips: Counter[Any], suite_id: int
-) -> Group | None:
+def _group(policy: Mapping[str, Any], part: Mapping[str, Any], compared: Mapping[str, Any]) -> Group | None:
     rule = rule_at_look(policy, part)
     run, champion = part["candidate"], part["champion"]
     theirs = champion["families"] if champion else {}
@@ -154,7 +126,8 @@ def _group(
             Counts(**theirs[family][rule.metric]) if family in theirs else None,
             rule,
             judged=rule.per_family,
-            flips=(flips[suite_id, family, "lost"], flips[suite_id, family, "won"]),
+            pairs=compared.get("family_pairs", {}).get(family),
+            at=row_id(part["digest"], family),
         )
         for family, metrics in run["families"].items()
         if sum(metrics[rule.metric].values())
@@ -168,7 +141,8 @@ def _group(
         Counts(**champion["metrics"][rule.metric]) if champion else None,
         rule,
         judged=not rule.per_family,
-        flips=(sum(row.lost for row in rows), sum(row.won for row in rows)),
+        pairs=compared.get("paired"),
+        at=row_id(part["digest"]),
     )
     rows.sort(key=lambda row: (row.danger, row.label))
     return Group(part["name"], part["digest"], rule, total, rows if len(rows) > 1 or rule.per_family else [])
@@ -186,7 +160,14 @@ def _compared(group: Group, outcomes: Mapping[tuple[str, str], str]) -> Group:
 
 
 def _row(
-    label: str, counts: Counts, champion: Counts | None, rule: Rule, *, judged: bool, flips: tuple[int, int]
+    label: str,
+    counts: Counts,
+    champion: Counts | None,
+    rule: Rule,
+    *,
+    judged: bool,
+    pairs: Mapping[str, int] | None,
+    at: str,
 ) -> Row:
     alpha = float(rule.alpha)
     needs = rule.minimum if judged else None
@@ -201,9 +182,18 @@ def _row(
         look=LOOKS.get(outcome, "unsure") if outcome else "",
         needs=needs,
         champion=champion if champion and champion.n else None,
-        lost=flips[0],
-        won=flips[1],
+        paired=_paired(pairs, alpha) if pairs else None,
+        id=at,
     )
+
+
+def _paired(pairs: Mapping[str, int], alpha: float) -> Paired | None:
+    n = sum(pairs[kind] for kind in ("both", "lost", "won", "neither"))
+    missing = pairs["missing"]
+    if not n + missing:
+        return None
+    lower = tango_lower(pairs["lost"] + missing, pairs["won"], n + missing, alpha)
+    return Paired(pairs["lost"], pairs["won"], n, missing, lower)
 
 
 def _values(row: Row) -> list[float]:

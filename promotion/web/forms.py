@@ -6,8 +6,9 @@ from datetime import UTC, datetime, time
 from typing import Any
 
 from django import forms
+from django.contrib.auth.models import Group, User
 
-from promotion.models import CandidateState, DatasetRole, Decision, Meaning, Policy
+from promotion.models import CandidateState, DatasetRole, Decision, Meaning, Method, Policy
 from promotion.services.candidate_datasets import MAX_SCHEMA_BYTES, tool_schema_digest
 from promotion.services.candidates import OUTTYPES
 from rollouts.audit import ACTIONS
@@ -26,12 +27,22 @@ class SignForm(forms.Form):
     )
     meaning = forms.ChoiceField(choices=[ANY, *Meaning.choices], required=False)
     comment = forms.CharField(required=False, max_length=4000, strip=True)
-    password = forms.CharField(
-        strip=False, error_messages={"required": "Give your password: it is asked each time."}
-    )
+    unopened_reason = forms.CharField(required=False, max_length=4000, strip=True)
+    method = forms.ChoiceField(choices=[ANY, *Method.choices], required=False)
+    password = forms.CharField(required=False, strip=False)
+
+    WORDS = ("evidence_digest", "decision", "meaning", "comment", "unopened_reason")
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What is signed, without how the person proves who they are."""
+        return {name: self.cleaned_data[name] for name in self.WORDS}
 
     def clean(self) -> dict[str, Any]:
         cleaned = self.cleaned_data
+        cleaned["method"] = cleaned.get("method") or Method.PASSWORD
+        if cleaned["method"] == Method.PASSWORD and not cleaned.get("password"):
+            self.add_error("password", "Give your password: it is asked each time.")
         decision = cleaned.get("decision")
         if decision == Decision.APPROVE and not cleaned.get("meaning") and "meaning" not in self.errors:
             self.add_error("meaning", "Say what your signature means.")
@@ -172,12 +183,11 @@ class PreflightForm(forms.Form):
     )
     tool_schema = forms.FileField(required=False, label="Tool schemas (JSON)")
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, person: User, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.fields["train"].queryset = self.fields["eval"].queryset = datasets()
-        self.fields["policy"].queryset = Policy.objects.select_related("track").order_by(
-            "track__name", "-version"
-        )
+        policies = Policy.objects.visible_to(person).select_related("track")
+        self.fields["policy"].queryset = policies.order_by("track__name", "-version")
 
     def clean(self) -> dict[str, Any]:
         cleaned = self.cleaned_data
@@ -191,11 +201,40 @@ class PreflightForm(forms.Form):
         return [(heading, [self[name] for name in names]) for heading, names in self.GROUPS.items()]
 
 
-class CandidateFilter(forms.Form):
+class ReadersForm(forms.Form):
+    """Which groups may see a track. None ticked: everybody with a role."""
+
+    readers = forms.MultipleChoiceField(
+        required=False, widget=forms.CheckboxSelectMultiple, label="Only these groups"
+    )
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        names = Group.objects.order_by("name").values_list("name", flat=True)
+        self.fields["readers"].choices = [(name, name) for name in names]
+
+
+class TrackFilter(forms.Form):
+    name = forms.CharField(required=False, max_length=60)
+
+
+class PolicyFilter(forms.Form):
+    track = forms.SlugField(required=False, max_length=60)
+    state = forms.ChoiceField(choices=[ANY, ("locked", "locked"), ("draft", "draft")], required=False)
+
+
+class TrackCandidateFilter(forms.Form):
     state = forms.ChoiceField(
         choices=[ANY, *((state, state.replace("_", " ")) for state in CandidateState.values)], required=False
     )
     name = forms.CharField(required=False, max_length=100)
+
+
+class CandidateFilter(TrackCandidateFilter):
+    field_order = ("track", "state", "name", "submitter", "mine")
+    track = forms.SlugField(required=False, max_length=60)
+    submitter = forms.CharField(required=False, max_length=150, label="Submitted by")
+    mine = forms.BooleanField(required=False, label="Only mine")
 
 
 class EntryFilter(forms.Form):

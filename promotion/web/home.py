@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.contrib.auth.models import User
 
 from promotion import evidence as evidence_module
 from promotion import permissions, selectors
-from promotion.models import Candidate, Policy, Track, Waiver
+from promotion.models import Candidate, Decision, Dispute, Policy, Thread, Track, Waiver
 from promotion.services import gating
+from promotion.services.glass import Due
+from promotion.web.glass import alarms
+from promotion.web.waiting import Looked, disputes_to_decide, looked_at, threads_to_answer
 from promotion.web.waivers import to_grant
 from rollouts.errors import NotAllowed
 from rollouts.models import AuditEvent, EvalRun
@@ -35,48 +39,79 @@ class Waiting:
     candidate: Candidate
     why_not: str = ""
     step: str = ""
+    looked: Looked = field(default_factory=Looked)
+    signed: int = 0
+    needed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
     groups: set[str]
+    alarms: list[Due] = field(default_factory=list)
     to_sign: list[Waiting] = field(default_factory=list)
     for_others: list[Waiting] = field(default_factory=list)
     mine: list[Waiting] = field(default_factory=list)
     drafts: list[Policy] = field(default_factory=list)
     waivers: list[Waiver] = field(default_factory=list)
+    disputes: list[Dispute] = field(default_factory=list)
+    threads: list[Thread] = field(default_factory=list)
     tracks: list[Track] = field(default_factory=list)
     runs: list[EvalRun] = field(default_factory=list)
     events: list[AuditEvent] = field(default_factory=list)
 
     @property
     def nothing(self) -> bool:
-        return not (self.to_sign or self.mine or self.drafts or self.waivers)
+        return not (self.to_sign or self.mine or self.drafts or self.waivers or self.disputes or self.threads)
 
 
 def home_of(person: User) -> Home:
     groups = permissions.groups_of(person)
-    waiting = [Waiting(candidate, _why_not(candidate, person)) for candidate in selectors.in_review(MOST)]
+    waiting = _waiting(person)
     mine = selectors.engineers_turn(person, MOST) if permissions.ENGINEER in groups else []
     lockers = {permissions.APPROVER, permissions.ADMINISTRATOR}
     return Home(
         groups=groups,
+        alarms=alarms(person, MOST),
         to_sign=[row for row in waiting if not row.why_not],
         for_others=[row for row in waiting if row.why_not],
         mine=[Waiting(candidate, step=NEXT_STEPS[candidate.state]) for candidate in mine],
-        drafts=list(selectors.drafts(MOST)) if groups & lockers else [],
-        waivers=list(to_grant(MOST)) if groups & lockers else [],
-        tracks=list(selectors.tracks()[:TRACKS]),
-        runs=list(runs_where().filter(state__in=["queued", "running"]).order_by("-pk")[:8]),
-        events=list(events_where().order_by("-sequence")[:RECENT]),
+        drafts=list(selectors.drafts(person, MOST)) if groups & lockers else [],
+        waivers=list(to_grant(person, MOST)) if groups & lockers else [],
+        disputes=list(disputes_to_decide(person, MOST)) if groups & lockers else [],
+        threads=list(threads_to_answer(person, MOST)),
+        tracks=list(selectors.tracks(person)[:TRACKS]),
+        runs=list(runs_where(person).filter(state__in=["queued", "running"]).order_by("-pk")[:8]),
+        events=list(events_where(person).order_by("-sequence")[:RECENT]),
     )
 
 
-def _why_not(candidate: Candidate, person: User) -> str:
+def _waiting(person: User) -> list[Waiting]:
+    """Everything in review, the longest in review first."""
+    found = selectors.in_review(person, MOST)
+    looked = looked_at(person, found)
+    return [_row(candidate, person, looked[candidate.pk]) for candidate in found]
+
+
+def _row(candidate: Candidate, person: User, looked: Looked) -> Waiting:
     if candidate.latest is None:
-        return "nothing is judged yet"
+        return Waiting(candidate, "nothing is judged yet")
     document = evidence_module.document_of(candidate.latest)
-    rule = gating.approval_rule(document)
+    rule, digest = gating.approval_rule(document), candidate.latest.digest
+    signers = {
+        approval.approver_id
+        for approval in candidate.approvals.all()
+        if approval.evidence_digest == digest and approval.decision == Decision.APPROVE
+    }
+    return Waiting(
+        candidate,
+        why_not=_why_not(candidate, document, rule, person),
+        looked=looked,
+        signed=len(signers),
+        needed=sum(part["count"] for part in rule["approvers"]),
+    )
+
+
+def _why_not(candidate: Candidate, document: dict[str, Any], rule: dict[str, Any], person: User) -> str:
     try:
         permissions.require_can_sign(
             person,

@@ -10,7 +10,8 @@ from django.shortcuts import render
 
 from promotion.importers.foundry_faults import FAULTS, STANDINGS
 from promotion.services import imports as service
-from rollouts.web.http import page_of, reads
+from rollouts.web.http import reads
+from rollouts.web.lists import page_of
 
 # standing -> (outcome whose sign it has, word)
 WORDS = {
@@ -33,7 +34,7 @@ class Round:
 
 @reads
 def imports(request: HttpRequest) -> HttpResponse:
-    page = page_of(service.imports(), request, by="-sequence")
+    page = page_of(service.imports(), request, sorts={"imported": "-pk"})
     return render(request, "promotion/imports.html", {"area": "registry", "page": page})
 
 

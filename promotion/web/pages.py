@@ -3,19 +3,66 @@
 from __future__ import annotations
 
 from django.conf import settings
+from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from promotion import permissions, selectors
+from promotion.models import Track
+from promotion.services import tracks as track_services
+from promotion.services.gating import APPROVAL_GATE
+from promotion.services.glass import due
+from promotion.web import champions
 from promotion.web.download import stream_export
-from promotion.web.forms import AuditFilter, CandidateFilter, EntryFilter
+from promotion.web.forms import (
+    AuditFilter,
+    CandidateFilter,
+    EntryFilter,
+    PolicyFilter,
+    ReadersForm,
+    TrackCandidateFilter,
+    TrackFilter,
+)
+from promotion.web.glass import glass_behind
 from promotion.web.home import home_of
 from promotion.web.review import allowed
 from rollouts import selectors as rollout_selectors
-from rollouts.web.http import chosen, page_of, reads
+from rollouts.web.http import acts, reads
+from rollouts.web.lists import chosen, page_of
 
+TRACK_SORTS = {
+    "name": "name",
+    "created": "-pk",
+    "policy": "-policy_version",
+    "open": "-open_count",
+    "review": "-review_count",
+}
+CANDIDATE_SORTS = {
+    "submitted": "-pk",
+    "name": "name",
+    "track": "track__name",
+    "state": "state",
+    "base": "base__name",
+    "submitter": "submitted_by__username",
+}
+POLICY_SORTS = {
+    "saved": "-created_at",
+    "track": "track__name",
+    "version": "-version",
+    "locked": "-locked_at",
+    "writer": "created_by__username",
+}
+ENTRY_SORTS = {
+    "promoted": "-pk",
+    "track": "track__name",
+    "number": "-number",
+    "candidate": "candidate__name",
+    "size": "-gguf__size_bytes",
+}
+# what stands in a candidate's way first
+OUTCOMES = ("failed", "error", "not_evaluated", "waived", "passed")
 THEMES = ("light", "dark", "auto")
 
 
@@ -44,51 +91,97 @@ def not_offered(request: HttpRequest, **_: str) -> HttpResponse:
 
 @reads
 def tracks(request: HttpRequest) -> HttpResponse:
-    page = page_of(selectors.tracks(), request, by="pk")
+    form = TrackFilter(request.GET)
+    page = page_of(selectors.tracks(request.user, **chosen(form)), request, sorts=TRACK_SORTS)
     may_create = allowed(permissions.require_can_create_track, request.user)
-    return render(
-        request, "promotion/tracks.html", {"area": "tracks", "page": page, "may_create": may_create}
-    )
+    context = {"area": "tracks", "page": page, "form": form, "may_create": may_create}
+    return render(request, "promotion/tracks.html", context)
 
 
 @reads
 def track(request: HttpRequest, name: str) -> HttpResponse:
-    found, form = selectors.track_by_name(name), CandidateFilter(request.GET)
+    return _render_track(request, selectors.track_by_name(name, request.user))
+
+
+def _render_track(
+    request: HttpRequest, found: Track, *, readers: ReadersForm | None = None, status: int = 200
+) -> HttpResponse:
+    form = TrackCandidateFilter(request.GET)
+    rows = selectors.candidates_where(request.user, track=found.name, **chosen(form))
+    groups = sorted(found.readers.values_list("name", flat=True))
+    moves = list(selectors.champion_history(found)[: champions.MOST + 1])
     context = {
         "area": "tracks",
         "track": found,
         "champion": selectors.champion_entry(found),
-        "moves": selectors.champion_history(found)[:20],
+        "champions": champions.history(moves),
+        "glass_behind": glass_behind(move.new for move in moves),
         "policies": list(selectors.policies_of(found)[:20]),
-        "page": page_of(selectors.candidates_where(track=found, **chosen(form)), request),
+        "page": page_of(rows, request, sorts=CANDIDATE_SORTS),
         "form": form,
         "may_submit": allowed(permissions.require_can_submit, request.user),
         "may_edit_policy": allowed(permissions.require_can_edit_policy, request.user),
+        "readers": groups,
+        "readers_form": readers or _readers_form(request, groups),
     }
-    return render(request, "promotion/track.html", context)
+    return render(request, "promotion/track.html", context, status=status)
+
+
+def _readers_form(request: HttpRequest, groups: list[str]) -> ReadersForm | None:
+    """For those who may say who sees the track."""
+    may = allowed(permissions.require_can_set_readers, request.user)
+    return ReadersForm(initial={"readers": groups}) if may else None
+
+
+@acts(permissions.require_can_set_readers)
+def track_readers(request: HttpRequest, name: str) -> HttpResponse:
+    found, form = selectors.track_by_name(name, request.user), ReadersForm(request.POST)
+    if not form.is_valid():
+        return _render_track(request, found, readers=form, status=422)
+    track_services.set_readers(track=found, groups=form.cleaned_data["readers"], by=request.user)
+    messages.success(request, "Saved: who may see this track and all of it, its eval runs included.")
+    return redirect("promotion:track", name)
+
+
+@reads
+def candidates(request: HttpRequest) -> HttpResponse:
+    form = CandidateFilter(request.GET)
+    page = page_of(selectors.candidates_where(request.user, **chosen(form)), request, sorts=CANDIDATE_SORTS)
+    verdicts = selectors.verdicts_of(page.rows, without=APPROVAL_GATE)
+    context = {"area": "candidates", "page": page, "form": form, "verdicts": verdicts, "outcomes": OUTCOMES}
+    return render(request, "promotion/candidates.html", context)
+
+
+@reads
+def policies(request: HttpRequest) -> HttpResponse:
+    form = PolicyFilter(request.GET)
+    page = page_of(selectors.policies_where(request.user, **chosen(form)), request, sorts=POLICY_SORTS)
+    return render(request, "promotion/policies.html", {"area": "tracks", "page": page, "form": form})
 
 
 @reads
 def registry(request: HttpRequest) -> HttpResponse:
     form = EntryFilter(request.GET)
-    page = page_of(selectors.entries_where(**chosen(form)), request)
+    page = page_of(selectors.entries_where(request.user, **chosen(form)), request, sorts=ENTRY_SORTS)
     return render(request, "promotion/registry.html", {"area": "registry", "page": page, "form": form})
 
 
 @reads
 def entry(request: HttpRequest, name: str, number: int) -> HttpResponse:
-    found = selectors.entry_by_number(name, number)
-    return render(request, "promotion/entry.html", {"area": "registry", "entry": found})
+    found = selectors.entry_by_number(name, number, request.user)
+    broken = glass_behind([found]).get(found.pk)
+    context = {"area": "registry", "entry": found, "broken": broken, "due": due(broken) if broken else None}
+    return render(request, "promotion/entry.html", context)
 
 
 @reads
 def export(request: HttpRequest, pk: int) -> HttpResponse:
-    return stream_export(selectors.published_export(pk))
+    return stream_export(selectors.published_export(pk, request.user))
 
 
 @reads
 def audit(request: HttpRequest) -> HttpResponse:
     form = AuditFilter(request.GET)
-    events = rollout_selectors.events_where(**form.filters(chosen(form)))
-    page = page_of(events, request, by="-sequence")
+    events = rollout_selectors.events_where(request.user, **form.filters(chosen(form)))
+    page = page_of(events, request, sorts={"number": "-pk"})
     return render(request, "promotion/audit.html", {"area": "audit", "page": page, "form": form})

@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from promotion import permissions, selectors
+from promotion.checklist import REVIEWER
 from promotion.gates import GATES
 from promotion.models import Policy, Track
 from promotion.services import policies
@@ -84,7 +85,7 @@ def _suites_named(digests: Iterable[str]) -> dict[str, Suite]:
 
 @reads
 def policy(request: HttpRequest, name: str, version: int) -> HttpResponse:
-    found = selectors.track_by_name(name)
+    found = selectors.track_by_name(name, request.user)
     shown = selectors.policy_by_version(found, version)
     before = policies.previous(shown)
     changes = policies.diff(before.document, shown.document) if before else []
@@ -109,7 +110,7 @@ def policy(request: HttpRequest, name: str, version: int) -> HttpResponse:
 @reads
 def policy_diff(request: HttpRequest, name: str, version: int) -> HttpResponse:
     """What a version changes of another, by default of the one before; for a draft, where it is locked."""
-    found = selectors.track_by_name(name)
+    found = selectors.track_by_name(name, request.user)
     return _render_diff(request, found, selectors.policy_by_version(found, version))
 
 
@@ -159,7 +160,7 @@ def _why_not_lock(shown: Policy, request: HttpRequest) -> str:
 @acts(permissions.require_can_lock_policy)
 def lock(request: HttpRequest, name: str, version: int) -> HttpResponse:
     """Locks exactly the draft whose changes were shown."""
-    found = selectors.track_by_name(name)
+    found = selectors.track_by_name(name, request.user)
     shown = selectors.policy_by_version(found, version)
     try:
         policies.lock(policy_id=shown.pk, by=request.user, digest=request.POST.get("digest", ""))
@@ -180,7 +181,7 @@ def lock(request: HttpRequest, name: str, version: int) -> HttpResponse:
 def policy_edit(request: HttpRequest, name: str) -> HttpResponse:
     """The draft, or what would become one: the policy in force, or a beginning."""
     permissions.require_can_edit_policy(request.user)
-    track = selectors.track_by_name(name)
+    track = selectors.track_by_name(name, request.user)
     newest = selectors.policies_of(track).first()
     document = newest.document if newest else policy_form.SKELETON
     return _render_editor(request, track, document, [])
@@ -189,7 +190,7 @@ def policy_edit(request: HttpRequest, name: str) -> HttpResponse:
 @acts(permissions.require_can_edit_policy)
 def policy_change(request: HttpRequest, name: str) -> HttpResponse:
     """One of the editor's buttons. What the JSON said or what the form said is the document, by the button."""
-    track = selectors.track_by_name(name)
+    track = selectors.track_by_name(name, request.user)
     act, _, about = request.POST.get("do", "form").partition(":")
     try:
         if act in ("json", "save-json"):
@@ -232,6 +233,11 @@ def _altered(document: dict[str, Any], act: str, about: str, which: str) -> bool
         document["approval"]["approvers"].append({"group": "", "count": 1})
     elif act == "remove-approver":
         del document["approval"]["approvers"][index : index + 1]
+    elif act == "add-item":
+        item = {"key": "", "text": "", "answered_by": REVIEWER}
+        document["approval"].setdefault("checklist", []).append(item)
+    elif act == "remove-item":
+        policy_form.remove_item(document, index)
     else:
         return False
     return True

@@ -17,6 +17,7 @@ from django.http import QueryDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from promotion.checklist import QUESTIONS, REVIEWER
 from promotion.gates import GATES
 from promotion.services.policy_rules import LAST_GATE, OF_EACH_SUITE, canonical_gate
 from rollouts.errors import InvalidInput
@@ -95,6 +96,7 @@ class PolicyForm:
     suites: list[Row]
     gates: list[Row]
     approvers: list[Row]
+    checklist: list[Row]
     signing: list[Field]
     errors: dict[str, list[str]]
     too_many: bool
@@ -102,9 +104,13 @@ class PolicyForm:
     addable_gates: list[tuple[str, str]]
 
     @property
+    def rows(self) -> list[Row]:
+        return [*self.suites, *self.gates, *self.approvers, *self.checklist]
+
+    @property
     def fields(self) -> Iterable[Field]:
         yield from self.general
-        for row in (*self.suites, *self.gates, *self.approvers):
+        for row in self.rows:
             yield from row.fields
         yield from self.signing
 
@@ -114,7 +120,7 @@ class PolicyForm:
         found: list[tuple[str, str]] = []
         for part, texts in self.errors.items():
             found += [(f"at_{part}", text) for text in texts]
-        for row in (*self.suites, *self.gates, *self.approvers):
+        for row in self.rows:
             found += [(f"row_{row.path.replace('.', '_')}", f"{row.title}: {text}") for text in row.errors]
         found += [(one.id, f"{one.label}: {text}") for one in self.fields for text in one.errors]
         return found
@@ -145,6 +151,7 @@ def form_of(
         suites=[_suite_row(index, digest, named) for index, digest in enumerate(listed)],
         gates=[_gate_row(index, entry, choices) for index, entry in enumerate(entries[:MOST_GATES])],
         approvers=_approver_rows(approval, list(groups)),
+        checklist=_checklist_rows(approval),
         signing=_signing(approval),
         errors={},
         too_many=len(entries) > MOST_GATES,
@@ -310,6 +317,38 @@ def _approver_rows(approval: Mapping[str, Any], groups: list[str]) -> list[Row]:
     return rows
 
 
+def _checklist_rows(approval: Mapping[str, Any]) -> list[Row]:
+    answers = [
+        (REVIEWER, "whoever signs"),
+        *((name, f"the evidence: {name.replace('_', ' ')}") for name in QUESTIONS),
+    ]
+    rows = []
+    for index, item in enumerate(_rows(approval, "checklist")[:MOST_ROWS]):
+        path, name = f"approval.checklist.{index}", f"item-{index}"
+        row = Row(index=index, path=path, title=f"Item {index + 1}")
+        row.fields = [
+            Field(f"{path}.text", f"{name}-text", "text", "text", _shown(item.get("text"))),
+            Field(
+                f"{path}.key",
+                f"{name}-key",
+                "key",
+                "text",
+                _shown(item.get("key")),
+                hint="such as read-flips",
+            ),
+            Field(
+                f"{path}.answered_by",
+                f"{name}-answered_by",
+                "answered by",
+                "choice",
+                _shown(item.get("answered_by", REVIEWER)),
+                answers,
+            ),
+        ]
+        rows.append(row)
+    return rows
+
+
 def _signing(approval: Mapping[str, Any]) -> list[Field]:
     return [
         Field(
@@ -326,6 +365,14 @@ def _signing(approval: Mapping[str, Any]) -> list[Field]:
             "Days until a signature expires",
             "whole",
             _shown(approval.get("expires_after_days")),
+        ),
+        Field(
+            "approval.break_glass",
+            "break_glass",
+            "Break glass",
+            "yes",
+            _shown(approval.get("break_glass")),
+            hint="An administrator may promote without these signatures, to be reviewed afterwards; never without the gates.",
         ),
     ]
 
@@ -346,7 +393,7 @@ def _place(form: PolicyForm, problem: InvalidInput) -> None:
         if _within(path, one.path):
             one.errors.append(text)
             return
-    for row in (*form.suites, *form.gates, *form.approvers):
+    for row in form.rows:
         if _within(path, row.path):
             rest = path[len(row.path) + 1 :]
             row.errors.append(f"{rest}: {text}" if rest not in ("", "gate", "digest") else text)
@@ -391,8 +438,19 @@ def document_from(posted: QueryDict) -> dict[str, Any]:
             ],
             "separation_of_duties": "separation" in posted,
             **_given("expires_after_days", posted.get("expires", "")),
+            # what a policy does not use does not stand in it
+            **({"checklist": items} if (items := _items(posted)) else {}),
+            **({"break_glass": True} if "break_glass" in posted else {}),
         },
     }
+
+
+def _items(posted: QueryDict) -> list[dict[str, str]]:
+    return [
+        {part: posted.get(f"item-{index}-{part}", "").strip() for part in ("key", "text", "answered_by")}
+        for index in range(MOST_ROWS)
+        if f"item-{index}-key" in posted
+    ]
 
 
 def _given(key: str, text: str) -> dict[str, Any]:
@@ -441,6 +499,13 @@ def remove_suite(document: dict[str, Any], index: int) -> None:
         return
     digest = document["suites"].pop(index)["digest"]
     document["gates"] = [entry for entry in document["gates"] if entry.get("suite") != digest]
+
+
+def remove_item(document: dict[str, Any], index: int) -> None:
+    items = document["approval"].get("checklist", [])
+    del items[index : index + 1]
+    if not items:
+        document["approval"].pop("checklist", None)
 
 
 def add_gate(document: dict[str, Any], name: str) -> None:

@@ -21,13 +21,13 @@ MAX_DOCUMENT_BYTES = 4 << 20
 @reads
 def preflight(request: HttpRequest) -> HttpResponse:
     chosen = {role: request.GET.get(role, "") for role in ("train", "eval")}
-    return _render(request, PreflightForm(initial=chosen))
+    return _render(request, PreflightForm(request.user, initial=chosen))
 
 
 @acts(permissions.require_can_read)
 def check(request: HttpRequest) -> HttpResponse:
     """Writes nothing; a POST because it takes files."""
-    form = PreflightForm(request.POST, request.FILES)
+    form = PreflightForm(request.user, request.POST, request.FILES)
     if not form.is_valid():
         return _render(request, form, status=422)
     try:

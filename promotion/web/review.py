@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.auth.models import User
 
+from promotion import comparing, permissions, selectors
 from promotion import evidence as evidence_module
-from promotion import permissions, selectors
 from promotion.models import Approval, Candidate, CandidateState, Evidence, GateResult, Meaning
 from promotion.services import gating
 from promotion.web import families
@@ -18,8 +19,8 @@ from promotion.web.review_gates import shown_bound as shown_bound
 from promotion.web.review_measured import DataLine, SuiteLine, data_lines, suite_lines
 from promotion.web.review_now import Since, since
 from rollouts.errors import NotAllowed
-from rollouts.models import AuditEvent, EvalRun
-from rollouts.selectors import Pair, cases_not_right, events_of
+from rollouts.models import AuditEvent, Comparison, EvalRun
+from rollouts.selectors import events_of
 
 JUDGED = (CandidateState.BLOCKED, CandidateState.IN_REVIEW)
 ENDED = (CandidateState.PROMOTED, CandidateState.REJECTED, CandidateState.WITHDRAWN)
@@ -51,6 +52,7 @@ class Review:
     refused: list[str]  # a baseline has no gates; what stands in its way all the same
     table: families.Table | None
     cases: CaseSection | None
+    comparisons: Mapping[str, Comparison] | None  # by suite digest; None while they are not written down
     runs: list[EvalRun]
     approvals: list[Approval]
     sign: SignBox
@@ -131,10 +133,8 @@ def review(candidate: Candidate, person: User, params: dict[str, str]) -> Review
     approvals = list(selectors.approvals_of(candidate)[:SIGNATURES])
     results = gating.results_of(candidate, evidence) if evidence else []
     changed = _since(candidate, evidence, document, results)
-    runs = _runs(document)
-    pairs = _pairs(document, runs)
-    turns = cases_not_right(pairs)
-    suite_ids = {run.suite.digest: run.suite_id for run in runs}
+    runs = comparing.runs_of(document)
+    comparisons = comparing.comparisons_of(document, runs)
     return Review(
         candidate=candidate,
         evidence=evidence,
@@ -144,12 +144,16 @@ def review(candidate: Candidate, person: User, params: dict[str, str]) -> Review
         suites=suite_lines(document) if document else [],
         datasets=data_lines(document) if document else [],
         refused=_refused(candidate, evidence),
-        table=families.table(document, _outcomes(results, document), turns, suite_ids) if document else None,
-        cases=case_section(pairs, turns, params),
-        runs=runs,
+        table=families.table(document, _outcomes(results, document), comparisons) if document else None,
+        cases=case_section(comparisons, params),
+        comparisons=comparisons,
+        runs=list(runs.values()),
         approvals=approvals,
         sign=_sign_box(candidate, evidence, document, changed.stale, approvals, person),
-        history=list(events_of("promotion.Candidate", candidate.pk)[:HISTORY]),
+        # who opened and ticked what is in the whole trail: here it would hide what became of the candidate
+        history=list(
+            events_of("promotion.Candidate", candidate.pk).exclude(action__startswith="review.")[:HISTORY]
+        ),
         may=_may(candidate, person),
     )
 
@@ -176,31 +180,7 @@ def is_stale(candidate: Candidate, evidence: Evidence | None) -> bool:
     """Whether the evidence would be another if it were frozen now. Only asked where somebody acts on it."""
     if evidence is None or candidate.state not in JUDGED:
         return False
-    return evidence_module.build(candidate).digest != evidence.digest
-
-
-def _runs(document: dict[str, Any] | None) -> list[EvalRun]:
-    if document is None:
-        return []
-    uids = [part[who]["run"] for part in document["suites"] for who in ("candidate", "champion") if part[who]]
-    return list(
-        EvalRun.objects.filter(uid__in=uids).select_related("suite", "created_by", "backend").order_by("id")
-    )
-
-
-def _pairs(document: dict[str, Any] | None, runs: list[EvalRun]) -> list[Pair]:
-    if document is None or document["policy"] is None:
-        return []
-    ids = {str(run.uid): run.pk for run in runs}
-    return [
-        Pair(
-            candidate=ids[part["candidate"]["run"]],
-            champion=ids.get(part["champion"]["run"]) if part["champion"] else None,
-            metric=families.rule_of(document["policy"]["document"], part["digest"]).metric,
-        )
-        for part in document["suites"]
-        if part["candidate"] and part["candidate"]["run"] in ids
-    ]
+    return not gating.evidence_is_current(candidate, evidence)
 
 
 def _entries(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -53,8 +53,12 @@ class Since:
 def since(
     candidate: Candidate, evidence: Evidence, document: Mapping[str, Any], results: list[GateResult]
 ) -> Since:
-    """`results` are what the gates say of the evidence now. Builds the evidence as it is now and compares it. The number of queries is constant."""
+    """`results` are what the gates say of the evidence now. Builds the evidence as it is now only where
+    its frame changed, and compares it. The number of queries is constant.
+    """
     expired = turned_since(results, evidence)
+    if evidence.basis_digest == evidence_module.basis(candidate):
+        return Since(expired=expired)
     built = evidence_module.build(candidate)
     if built.digest == evidence.digest:
         return Since(expired=expired)

@@ -180,7 +180,7 @@ def _askable(candidate: Candidate) -> list[Unmet]:
 @reads
 def ask(request: HttpRequest, pk: int) -> HttpResponse:
     permissions.require_can_request_waiver(request.user)
-    found = selectors.candidate_by_id(pk)
+    found = selectors.candidate_by_id(pk, request.user)
     gates = _askable(found)
     # a gate that a link names is chosen already
     return _render_ask(
@@ -204,7 +204,7 @@ def _render_ask(
 @acts(permissions.require_can_read)
 def request_waiver(request: HttpRequest, pk: int) -> HttpResponse:
     """The service decides who may, and keeps what it refused in the history."""
-    found = selectors.candidate_by_id(pk)
+    found = selectors.candidate_by_id(pk, request.user)
     gates = _askable(found)
     form = WaiverForm(gates, request.POST)
     if not form.is_valid():
@@ -237,7 +237,7 @@ def _refused(form: forms.Form, error: AssayError) -> None:
 
 @reads
 def waiver(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    found = selectors.candidate_by_id(pk)
+    found = selectors.candidate_by_id(pk, request.user)
     return _render_waiver(request, found, _waiver_of(found, number), EndForm())
 
 
@@ -310,7 +310,7 @@ def _why_not_grant(found: Candidate, document: dict[str, Any] | None, line: Line
 
 @acts(permissions.require_can_read)
 def grant(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    found = selectors.candidate_by_id(pk)
+    found = selectors.candidate_by_id(pk, request.user)
     shown = _waiver_of(found, number)
     try:
         waivers.grant(waiver_id=shown.pk, by=request.user)
@@ -324,7 +324,7 @@ def grant(request: HttpRequest, pk: int, number: int) -> HttpResponse:
 
 @acts(permissions.require_can_read)
 def end(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    found = selectors.candidate_by_id(pk)
+    found = selectors.candidate_by_id(pk, request.user)
     shown, form = _waiver_of(found, number), EndForm(request.POST)
     permissions.require_can_end_waiver(request.user, shown.requested_by_id)
     if not form.is_valid():
@@ -339,7 +339,7 @@ def end(request: HttpRequest, pk: int, number: int) -> HttpResponse:
 
 def _again(request: HttpRequest, pk: int, number: int, form: EndForm, error: AssayError) -> HttpResponse:
     """The page as things stand by now, with what was refused."""
-    found = selectors.candidate_by_id(pk)
+    found = selectors.candidate_by_id(pk, request.user)
     status = 422 if isinstance(error, InvalidInput) else error.status
     return _render_waiver(request, found, _waiver_of(found, number), form, error=error.message, status=status)
 
@@ -347,8 +347,8 @@ def _again(request: HttpRequest, pk: int, number: int, form: EndForm, error: Ass
 # what waits
 
 
-def to_grant(limit: int) -> QuerySet[Waiver]:
+def to_grant(person: User, limit: int) -> QuerySet[Waiver]:
     """Requests that wait for a second person, oldest first."""
-    of_open = Waiver.objects.filter(candidate__state__in=waivers.JUDGED)
+    of_open = Waiver.objects.visible_to(person).filter(candidate__state__in=waivers.JUDGED)
     waiting = waivers.in_state(of_open, "requested", timezone.now())
     return waiting.select_related("candidate__track", "requested_by").order_by("id")[:limit]

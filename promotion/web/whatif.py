@@ -29,7 +29,7 @@ class TryForm(forms.Form):
 
 @reads
 def what_if(request: HttpRequest, name: str) -> HttpResponse:
-    track = selectors.track_by_name(name)
+    track = selectors.track_by_name(name, request.user)
     wanted = request.GET.get("policy", "")
     if wanted and (not wanted.isascii() or not wanted.isdigit() or len(wanted) > 9):
         raise InvalidInput("policy", "must be the number of a version.")
@@ -41,7 +41,7 @@ def what_if(request: HttpRequest, name: str) -> HttpResponse:
 @acts(permissions.require_can_read)
 def try_document(request: HttpRequest, name: str) -> HttpResponse:
     """Reads only: the document is judged and forgotten."""
-    track, form = selectors.track_by_name(name), TryForm(request.POST)
+    track, form = selectors.track_by_name(name, request.user), TryForm(request.POST)
     replay = None
     if form.is_valid():
         try:

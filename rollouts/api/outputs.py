@@ -12,7 +12,9 @@ from django.urls import reverse
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from rollouts.amendments import amended_scores_of
 from rollouts.models import (
+    AmendedScore,
     AuditEvent,
     Backend,
     Case,
@@ -27,7 +29,8 @@ from rollouts.models import (
     Subject,
     Suite,
 )
-from rollouts.selectors import APART, METRICS, declared_streams, reused_from, run_summary
+from rollouts.overview import summary_of
+from rollouts.selectors import APART, METRICS, declared_streams, reused_from
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -175,12 +178,29 @@ class DatasetDetail(DatasetOutput):
         fields = [*DatasetOutput.Meta.fields, "sidecar", "overlaps"]
 
 
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "object", "additionalProperties": {}},
+            {"type": "array", "items": {}},
+            {"type": "null"},
+        ]
+    }
+)
+class AmendedExpected(serializers.JSONField):
+    """What a case expects since two people amended it, in the form that it was sealed in; null: as it was sealed."""
+
+
 class CaseOutput(serializers.ModelSerializer[Case]):
     content = AnyObject()
+    amended_expected = AmendedExpected(allow_null=True, help_text="Null: it expects what it was sealed with.")
 
     class Meta:
         model = Case
-        fields = ["position", "key", "family", "group", "expects_call", "digest", "content"]
+        fields = [
+            *("position", "key", "family", "group", "expects_call", "digest", "content"),
+            "amended_expected",
+        ]
 
 
 class CaseName(serializers.ModelSerializer[Case]):
@@ -367,7 +387,7 @@ class RunDetail(RunOutput):
         ]
 
     def to_representation(self, instance: EvalRun) -> dict[str, Any]:
-        instance.summary = run_summary(instance)  # type: ignore[attr-defined]
+        instance.summary = summary_of(instance)  # type: ignore[attr-defined]
         said: dict[str, Any] = super().to_representation(instance)
         return said
 
@@ -412,18 +432,36 @@ class InvocationOutput(serializers.ModelSerializer[Invocation]):
         fields = ["id", "state", "worker", "started_at", "finished_at"]
 
 
+class AmendedScoreOutput(serializers.ModelSerializer[AmendedScore]):
+    """A rollout's scores by the case before an amendment, and since."""
+
+    proposed_by, accepted_by = Person(source="amendment.proposed_by"), Person(source="amendment.accepted_by")
+    reason = serializers.CharField(source="amendment.reason")
+    at = serializers.DateTimeField(source="amendment.created_at")
+    before, after = AnyObject(), AnyObject()
+
+    class Meta:
+        model = AmendedScore
+        fields = ["proposed_by", "accepted_by", "reason", "at", "before", "after"]
+
+
 class RolloutDetail(RolloutOutput):
     """A rollout with its case, its answer and its invocations. Its calls stand at `/calls?rollout=`."""
 
     case = CaseOutput()
     details = AnyObjectOrNull(help_text="What the scorer says, for people.")
     invocations = InvocationOutput(many=True)
+    amended_scores = serializers.SerializerMethodField()
 
     class Meta(RolloutOutput.Meta):
         fields = [
             *RolloutOutput.Meta.fields,
-            *("failure_reason", "lost_workers", "answer", "details", "invocations"),
+            *("failure_reason", "lost_workers", "answer", "details", "invocations", "amended_scores"),
         ]
+
+    @extend_schema_field(AmendedScoreOutput(many=True))
+    def get_amended_scores(self, rollout: Rollout) -> Any:
+        return AmendedScoreOutput(amended_scores_of(rollout), many=True).data
 
 
 class CallOutput(serializers.ModelSerializer[ModelCall]):

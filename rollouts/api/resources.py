@@ -54,6 +54,7 @@ from rollouts.models import (
     Subject,
     Suite,
 )
+from rollouts.roles import Person
 from rollouts.selectors import backends_in_use
 from rollouts.services import backends, runs, subjects, suites, transcripts
 
@@ -166,12 +167,12 @@ class RunViewSet(ApiViewSet):
             "subject": "subject__digest",
         }
         wanted = {path: self.query[name] for name, path in names.items() if name in self.query}
-        return self.paged(run_rows().filter(**wanted), RunOutput)
+        return self.paged(run_rows(request.user).filter(**wanted), RunOutput)
 
     @gives(RunDetail)
     def retrieve(self, request: Request, id: str) -> Response:
         """A run with its progress of this moment: the status address of a run."""
-        return Response(RunDetail(row_or_404(run_rows(), pk=id)).data)
+        return Response(RunDetail(row_or_404(run_rows(self.request.user), pk=id)).data)
 
     @effect(RunInput, output=RunDetail, status=202)
     def create(self, request: Request, data: dict[str, Any]) -> Response:
@@ -201,31 +202,31 @@ class RunViewSet(ApiViewSet):
             judge=judge_of(data),
             budget=data.get("budget"),
         )
-        return accepted(RunDetail(row_or_404(run_rows(), pk=run.pk)).data)
+        return accepted(RunDetail(row_or_404(run_rows(self.request.user), pk=run.pk)).data)
 
     @action(detail=True, methods=["post"])
     @effect(None, output=RunDetail)
     def cancel(self, request: Request, id: str, data: dict[str, Any]) -> Response:
         """Cancel what is queued. What is in flight may still come in, and is kept and not scored."""
-        run = row_or_404(run_rows(), pk=id)
+        run = row_or_404(run_rows(self.request.user), pk=id)
         runs.cancel(run_id=run.pk, by=request.user)
-        return Response(RunDetail(row_or_404(run_rows(), pk=id)).data)
+        return Response(RunDetail(row_or_404(run_rows(self.request.user), pk=id)).data)
 
     @action(detail=True, methods=["post"])
     @effect(None, output=RunDetail, status=202)
     def run_again(self, request: Request, id: str, data: dict[str, Any]) -> Response:
         """Run the masked and unscored rollouts again. Scored ones are never touched."""
-        run = row_or_404(run_rows(), pk=id)
+        run = row_or_404(run_rows(self.request.user), pk=id)
         runs.run_again(run_id=run.pk, by=request.user)
-        return accepted(RunDetail(row_or_404(run_rows(), pk=id)).data)
+        return accepted(RunDetail(row_or_404(run_rows(self.request.user), pk=id)).data)
 
     @action(detail=True, methods=["post"])
     @effect(None, output=RunDetail)
     def rescore(self, request: Request, id: str, data: dict[str, Any]) -> Response:
         """Score the captured answers of a closed run again, without a call. Not for suites that a judge scores."""
-        run = row_or_404(run_rows(), pk=id)
+        run = row_or_404(run_rows(self.request.user), pk=id)
         runs.rescore(run_id=run.pk, by=request.user)
-        return Response(RunDetail(row_or_404(run_rows(), pk=id)).data)
+        return Response(RunDetail(row_or_404(run_rows(self.request.user), pk=id)).data)
 
 
 class RolloutViewSet(ApiViewSet):
@@ -236,7 +237,7 @@ class RolloutViewSet(ApiViewSet):
     def list(self, request: Request) -> Response:
         """The rollouts of a run, in the order of its plan."""
         query = self.query
-        run = row_or_404(EvalRun.objects.all(), pk=query["run"])
+        run = row_or_404(EvalRun.objects.visible_to(request.user), pk=query["run"])
         rows = run.rollouts.select_related("case", "answered_by")
         wanted = {
             path: query[name]
@@ -257,7 +258,11 @@ class RolloutViewSet(ApiViewSet):
         invocations = Prefetch(
             "invocations", queryset=Invocation.objects.select_related("claim").order_by("id")
         )
-        rows = Rollout.objects.select_related("case", "answered_by").prefetch_related(invocations)
+        rows = (
+            Rollout.objects.visible_to(request.user)
+            .select_related("case", "answered_by")
+            .prefetch_related(invocations)
+        )
         return Response(RolloutDetail(row_or_404(rows, pk=id)).data)
 
 
@@ -270,9 +275,13 @@ class CallViewSet(ApiViewSet):
         """The model calls of a run or of a rollout, oldest first."""
         query = self.query
         if "run" in query:
-            owner = Q(invocation__rollout__run=row_or_404(EvalRun.objects.all(), pk=query["run"]))
+            owner = Q(
+                invocation__rollout__run=row_or_404(EvalRun.objects.visible_to(request.user), pk=query["run"])
+            )
         else:
-            owner = Q(invocation__rollout=row_or_404(Rollout.objects.all(), pk=query["rollout"]))
+            owner = Q(
+                invocation__rollout=row_or_404(Rollout.objects.visible_to(request.user), pk=query["rollout"])
+            )
         rows = ModelCall.objects.filter(owner).select_related("invocation")
         return self.paged(
             rows.filter(state=query["state"]) if "state" in query else rows, CallOutput, ascending=True
@@ -281,7 +290,8 @@ class CallViewSet(ApiViewSet):
     @gives(CallDetail)
     def retrieve(self, request: Request, id: str) -> Response:
         """A model call with its request and response bodies."""
-        rows = ModelCall.objects.select_related("invocation", "request", "response")
+        rows = ModelCall.objects.visible_to(request.user)
+        rows = rows.select_related("invocation", "request", "response")
         return Response(CallDetail(row_or_404(rows, pk=id)).data)
 
 
@@ -299,16 +309,17 @@ class AuditViewSet(ApiViewSet):
             wanted["at_us__gte"] = microseconds(query["from"])
         if "to" in query:
             wanted["at_us__lt"] = microseconds(query["to"])
-        return self.paged(AuditEvent.objects.filter(**wanted), AuditEventOutput)
+        return self.paged(AuditEvent.objects.visible_to(request.user).filter(**wanted), AuditEventOutput)
 
     @gives(AuditEventOutput)
     def retrieve(self, request: Request, id: str) -> Response:
         """An event by its sequence number."""
-        return Response(AuditEventOutput(row_or_404(AuditEvent.objects.all(), pk=id)).data)
+        return Response(AuditEventOutput(row_or_404(AuditEvent.objects.visible_to(request.user), pk=id)).data)
 
 
-def run_rows() -> QuerySet[EvalRun]:
-    return EvalRun.objects.select_related("suite", "backend", "subject__base", "created_by", "judge_backend")
+def run_rows(person: Person) -> QuerySet[EvalRun]:
+    rows = EvalRun.objects.visible_to(person)
+    return rows.select_related("suite", "backend", "subject__base", "created_by", "judge_backend")
 
 
 def newest_backend(name: str) -> Backend:

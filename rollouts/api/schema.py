@@ -17,6 +17,7 @@ from rollouts.api.views import MayDo
 
 PATHS: dict[str, dict[str, Any]] = {
     "id": {"type": "integer", "minimum": 1, "maximum": MAX_ID},
+    "number": {"type": "integer", "minimum": 1, "maximum": MAX_ID},
     "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,100}$"},
     "digest": {"type": "string", "pattern": DIGEST_PATTERN},
     "key": {"type": "string", "pattern": "^[a-zA-Z0-9]{1,25}$"},

@@ -15,6 +15,7 @@ from django.db import connection, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
 
+from rollouts.amendments import content_now
 from rollouts.engine import budget
 from rollouts.models import (
     ACTIVE_RUN_STATES,
@@ -65,7 +66,10 @@ def hold(claim_id: int, *, done: int = 0, masked: int = 0, cost_microusd: int = 
 
 
 class Taken(NamedTuple):
-    """A rollout that a claim was given. `answered_by`: its answer is known, and only its score is missing."""
+    """A rollout that a claim was given. `content` is what its case is scored by now.
+
+    `answered_by`: its answer is known, and only its score is missing.
+    """
 
     rollout_id: int
     sample_index: int
@@ -113,8 +117,14 @@ def _take(claim_id: int, run_id: int, limit: int, lost_workers: int) -> list[Tak
     )
     if connection.features.has_select_for_update_skip_locked:
         queued = queued.select_for_update(skip_locked=True, of=("self",))
-    columns = ("id", "sample_index", "case__content", "attempt_key", "answered_by_id", "cost_microusd")
-    taken = [Taken(*row) for row in queued.order_by("id").values_list(*columns)[:limit]]
+    columns = ("case__content", "case__amended_expected", "id", "sample_index")
+    columns += ("attempt_key", "answered_by_id", "cost_microusd")
+    taken = [
+        Taken(rollout_id, sample_index, content_now(content, amended), *rest)
+        for content, amended, rollout_id, sample_index, *rest in queued.order_by("id").values_list(*columns)[
+            :limit
+        ]
+    ]
     Rollout.objects.filter(pk__in=[row.rollout_id for row in taken]).update(
         state=RolloutState.RUNNING, claim_id=claim_id
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from rollouts.models.visibility import SeenWithSubject
+
 
 class AuditEvent(models.Model):
     """One fact. `data` is stored as the canonical bytes that were hashed, so that no re-encoding can change it."""
@@ -19,6 +21,8 @@ class AuditEvent(models.Model):
     data = models.BinaryField()
     previous_hash = models.CharField(max_length=64, unique=True)
     hash = models.CharField(max_length=64, unique=True)
+
+    objects = SeenWithSubject.as_manager()
 
     class Meta:
         ordering = ["sequence"]

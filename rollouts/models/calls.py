@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class CallState(models.TextChoices):
     OPEN = "open"  # committed before the request is sent
@@ -45,6 +47,9 @@ class ModelCall(models.Model):
     first_byte_ms = models.FloatField(null=True)
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
+
+    seen_with = "invocation__rollout__run"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         constraints = [

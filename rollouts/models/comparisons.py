@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 from django.db.models import Q
 
@@ -62,6 +64,12 @@ class AmendedScore(models.Model):
     class Meta:
         ordering = ["id"]
         constraints = [models.UniqueConstraint(fields=["rollout", "amendment"], name="amendedscore_once")]
+
+    @property
+    def changes(self) -> list[tuple[str, Any, Any]]:
+        """(name, before, after) of what the amendment changed."""
+        names = [name for name, value in self.after.items() if self.before.get(name) != value]
+        return [(name, self.before.get(name), self.after[name]) for name in names]
 
 
 class Amendment(models.Model):

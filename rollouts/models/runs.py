@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
+from rollouts.models.visibility import SeenByReaders
+
 
 class RunState(models.TextChoices):
     QUEUED = "queued"
@@ -74,6 +76,10 @@ class EvalRun(models.Model):
     overview = models.JSONField(null=True)
     # who may see it besides auditors and administrators; none: everybody with a role
     readers = models.ManyToManyField("auth.Group", related_name="+")
+
+    seen_with = ""
+    audited = True
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         ordering = ["-id"]
@@ -192,6 +198,9 @@ class Rollout(models.Model):
     )  # of all its calls, also judges' and failed ones'
     avoided_microusd = models.PositiveBigIntegerField(null=True)  # what the reused answer had cost
     finished_at = models.DateTimeField(null=True)
+
+    seen_with = "run"
+    objects = SeenByReaders.as_manager()
 
     class Meta:
         constraints = [

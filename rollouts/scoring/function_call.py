@@ -104,7 +104,7 @@ def _mismatches(
         if index not in partner:
             # the free call of that name is the one that was meant, if there is one
             same = [call for call in free if calls[call].name == wire_name(right["name"])]
-            why = problems[index][same[0]] if same else "is not called"
+            why = problems[index][(same or free)[0]] if free else "is not called"
             found.append(f"{_short(right['name'])}: {why}")
     return found[:MAX_MISMATCHES]
 

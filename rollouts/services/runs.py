@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,16 +21,15 @@ from django.db.models import Count, Exists, Max, OuterRef, Q
 from django.utils import timezone
 
 from rollouts import audit, permissions, store
+from rollouts.amendments import newest_of_suite
 from rollouts.backends import make
 from rollouts.backends.base import Backend as BackendKind
 from rollouts.backends.base import BackendUnavailable, Opened, SubjectFiles
 from rollouts.backends.dual import Dual
-from rollouts.bulk import update_many
-from rollouts.capture.outcome import OUTCOME_FIELDS, outcome_of, scored, shown
+from rollouts.capture.outcome import shown
 from rollouts.capture.recorder import ShardRecorder
-from rollouts.capture.replay import CannotReplay, replay, steps_of
 from rollouts.engine import claims, planner
-from rollouts.engine.dialogue import Asker, Dialogue
+from rollouts.engine.dialogue import Asker
 from rollouts.engine.runner import Endpoint, LeaseLost, Shard, run_shard
 from rollouts.errors import Conflict, InvalidInput, NotFound
 from rollouts.messages import send_after_commit
@@ -49,6 +48,7 @@ from rollouts.models import (
 )
 from rollouts.processes import peak_memory_bytes
 from rollouts.scoring.judge import PROMPT_VERSION, same_model
+from rollouts.services import overviews, rescoring
 from rollouts.services.backends import KEY_PREFIX
 from rollouts.signals import run_closed
 from rollouts.states import require_move
@@ -392,19 +392,30 @@ def _continue(run_id: int) -> None:
 
 def close_if_done(run_id: int) -> bool:
     """Close a run of which every rollout is final. True where the run is final now."""
+    seen = EvalRun.objects.only("state", "suite_id").get(pk=run_id)
+    if seen.state in ACTIVE_RUN_STATES and _is_open(seen):
+        return False
     with transaction.atomic():
+        # the suite before the run, as everyone takes the two: under it looks are numbered and cases amended
+        Suite.objects.select_for_update().get(pk=seen.suite_id)
         run = EvalRun.objects.select_for_update().get(pk=run_id)
         if run.state not in ACTIVE_RUN_STATES:
             return True
-        if run.rollouts.filter(state__in=[RolloutState.QUEUED, RolloutState.RUNNING]).exists():
+        if _is_open(run):
             return False
         now = timezone.now()
+        _score_amended(run)
         _write_counts(run)
         run.state, run.finished_at, run.started_at = RunState.SCORED, now, run.started_at or now
+        run.revision += 1
         run.save(
-            update_fields=["scored", "masked", "unscored", "cancelled", "state", "finished_at", "started_at"]
+            update_fields=[
+                *("scored", "masked", "unscored", "cancelled", "state", "finished_at", "started_at"),
+                "revision",
+            ]
         )
         look = _count_look(run)
+        overviews.write(run)
         audit.record(
             "run.scored",
             subject=run,
@@ -420,6 +431,39 @@ def close_if_done(run_id: int) -> bool:
     return True
 
 
+def _is_open(run: EvalRun) -> bool:
+    return run.rollouts.filter(state__in=[RolloutState.QUEUED, RolloutState.RUNNING]).exists()
+
+
+def _score_amended(run: EvalRun) -> None:
+    """A case may have been amended since its rollouts were claimed: a closed run is scored by what stands then."""
+    newest = newest_of_suite(run.suite_id)
+    if newest:
+        rescoring.write(rescoring.score_again(asker_of(run), amended_answers(run, newest)), newest)
+
+
+def amended_answers(run: EvalRun, case_ids: Iterable[int]) -> list[int]:
+    """The run's rollouts of these cases that ended with an answer."""
+    ended = run.rollouts.filter(
+        state__in=[RolloutState.SCORED, RolloutState.UNSCORED], case__in=list(case_ids)
+    )
+    return list(ended.filter(answered_by__isnull=False).values_list("pk", flat=True))
+
+
+def asker_of(run: EvalRun) -> Asker:
+    """Whom the run's rollouts ask, and how; without secrets, for what was asked before. Raises `InvalidInput`."""
+    kind = _instance(run.backend, secret=False)
+    return Asker(kind, run.subject.sampling, run.subject.remote_model, run.suite.scorer)
+
+
+def count_again(run: EvalRun) -> None:
+    """After scores of a closed run changed, whose row is locked: its counts, its revision, and what pages kept of it."""
+    _write_counts(run)
+    run.revision += 1
+    run.overview = None
+    run.save(update_fields=["scored", "masked", "unscored", "cancelled", "revision", "overview"])
+
+
 def _write_counts(run: EvalRun) -> None:
     """Counts the rows; the database checks planned = scored + masked + unscored + cancelled."""
     counts = dict(run.rollouts.order_by().values_list("state").annotate(Count("id")))
@@ -433,8 +477,6 @@ def _count_look(run: EvalRun) -> Look:
     seen = Look.objects.filter(suite_id=run.suite_id, subject_id=run.subject_id).first()
     if seen is not None:
         return seen
-    # the suite's row is the lock under which numbers are given
-    Suite.objects.select_for_update().get(pk=run.suite_id)
     last = Look.objects.filter(suite_id=run.suite_id).aggregate(Max("number"))["number__max"]
     return Look.objects.create(
         suite_id=run.suite_id, subject_id=run.subject_id, number=(last or 0) + 1, created_at=timezone.now()
@@ -538,12 +580,12 @@ def run_again(*, run_id: int, by: User) -> EvalRun:
         run.state, run.finished_at = RunState.QUEUED, None
         run.scored = run.masked = run.unscored = run.cancelled = None
         run.spent_calls = run.spent_tokens = run.spent_microusd = 0
-        run.started_at = None
+        run.started_at = run.overview = None
         run.reopened_by = sorted({*run.reopened_by, by.get_username()})
         run.save(
             update_fields=[
                 *("state", "started_at", "finished_at", "scored", "masked", "unscored", "cancelled"),
-                *("reopened_by", "spent_calls", "spent_tokens", "spent_microusd"),
+                *("reopened_by", "overview", "spent_calls", "spent_tokens", "spent_microusd"),
             ]
         )
         audit.record("run.reopened", subject=run, actor=by, queued=queued)
@@ -563,12 +605,7 @@ def rescore(*, run_id: int, by: User) -> EvalRun:
             raise Conflict(f"Run {run.pk} is {run.state}; only a closed run is scored again.")
         if run.judge_backend_id is not None:
             raise Conflict(f"{run.suite} is scored by a judge. Run again what its judge failed on.")
-        asker = Asker(
-            _instance(run.backend, secret=False),
-            run.subject.sampling,
-            run.subject.remote_model,
-            run.suite.scorer,
-        )
+        asker = asker_of(run)
         answered = list(
             run.rollouts.filter(answered_by__isnull=False).order_by("id").values_list("id", flat=True)
         )
@@ -578,31 +615,19 @@ def rescore(*, run_id: int, by: User) -> EvalRun:
         )
         if changed:
             run.reopened_by = sorted({*run.reopened_by, by.get_username()})
-            _write_counts(run)
-            run.save(update_fields=["scored", "masked", "unscored", "cancelled", "reopened_by"])
+            run.save(update_fields=["reopened_by"])
+            count_again(run)
         audit.record("run.rescored", subject=run, actor=by, answers=len(answered), changed=changed)
     return run
 
 
 def _rescore_batch(asker: Asker, rollout_ids: list[int]) -> int:
     """Returns how many rollouts have another outcome now."""
-    columns = ("id", "sample_index", "answered_by_id", "case__content", *OUTCOME_FIELDS)
-    rows = list(Rollout.objects.filter(pk__in=rollout_ids).values_list(*columns))
-    steps = steps_of({answered_by for _, _, answered_by, *_ in rows})
-    new: list[tuple[int, tuple[Any, ...]]] = []
-    for rollout_id, sample_index, answered_by, content, *before in rows:
-        dialogue = Dialogue(asker, content, sample_index)
-        try:
-            replay(dialogue, steps[answered_by])
-        except CannotReplay as error:
-            raise Conflict(
-                f"The captured answer of rollout {rollout_id} cannot be read again: {error}"
-            ) from error
-        outcome = outcome_of(scored(asker.scorer, dialogue))
-        if list(outcome) != before:
-            new.append((rollout_id, outcome))
-    update_many(Rollout, OUTCOME_FIELDS, new)
-    return len(new)
+    rows = rescoring.score_again(asker, rollout_ids)
+    for row in rows:
+        if row.problem:
+            raise Conflict(row.problem)
+    return rescoring.write(rows)
 
 
 def sweep() -> None:
@@ -622,3 +647,4 @@ def sweep() -> None:
                     send(run)
         except Exception:  # one that cannot be sent must not keep the others waiting
             log.exception("sweeping run %s failed", run.pk)
+    overviews.fill()

@@ -7,24 +7,34 @@ scorer needs; each scorer has its reader here. What else a row holds becomes a t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollouts.errors import InvalidInput
 from rollouts.hashing import canonical_bytes, sha256_bytes
 from rollouts.suite_format import decision, function_call, judge, rules
-from rollouts.suite_format.lines import MAX_CASE_BYTES, MAX_SUITE_BYTES, Line, rows, short
+from rollouts.suite_format.lines import (
+    MAX_CASE_BYTES,
+    MAX_SUITE_BYTES,
+    Line,
+    check_storable,
+    rows,
+    short,
+)
 from rollouts.suite_format.parts import MAX_FAMILY_CHARS, Messages, Part, messages_of, name_of
 
 __all__ = [
+    "EXPECTED_KEYS",
     "MAX_CASE_BYTES",
     "MAX_SUITE_BYTES",
     "SCORERS",
     "CaseSpec",
+    "Expectation",
     "ParsedSuite",
     "digest_of_cases",
     "parse_suite",
+    "read_expectation",
 ]
 
 FORMAT = 1
@@ -35,6 +45,8 @@ _READERS: dict[str, Callable[[Line, dict[str, Any], Messages], Part]] = {
     "judge": judge.read,
 }
 SCORERS = tuple(_READERS)
+# where a case's content holds what is expected. What a judge is told is not among them: to score by it takes calls
+EXPECTED_KEYS = {"decision": "expected", "function_call": "expected_calls", "rules": "checks"}
 # keys that make a row one of some scorer; in another's they are a mistake, not a tag
 _FORMAT_KEYS = frozenset({"decision", "expected", "tools"}) | function_call.KEYS | rules.KEYS | judge.KEYS
 
@@ -90,6 +102,27 @@ def parse_suite(data: bytes, *, source: str, scorer: str = "decision") -> Parsed
         raise InvalidInput(source, "holds no case; give one JSON object a line.", source=source)
     digest = _suite_digest(canonical, scorer)
     return ParsedSuite(source=source, scorer=scorer, cases=tuple(cases), digest=digest)
+
+
+class Expectation(NamedTuple):
+    """What a case expects, as a sealed case's content holds it, and whether a call is right then."""
+
+    value: Any
+    expects_call: bool
+
+
+def read_expectation(scorer: str, content: Mapping[str, Any], proposed: Any) -> Expectation:
+    """Reads another expectation of a sealed case as the suite's own reader reads one.
+
+    `scorer` is one of `EXPECTED_KEYS`. Raises `InvalidInput` with the field as a suite's row names it.
+    """
+    key, at = EXPECTED_KEYS[scorer], Line("", 0)
+    row = {**content, key: proposed}
+    check_storable(at, {key: proposed})
+    part = _READERS[scorer](at, row, Messages(content["messages"], None))
+    if len(canonical_bytes(part.content)) > MAX_CASE_BYTES:
+        at.refuse(key, f"makes the case larger than {MAX_CASE_BYTES} bytes; expect less.")
+    return Expectation(part.content[key], part.expects_call)
 
 
 def digest_of_cases(contents: Iterable[Any], *, scorer: str = "decision") -> str:

@@ -16,12 +16,14 @@ UTF8_BOM = b"\xef\xbb\xbf"
 
 
 class Line(NamedTuple):
-    """Where a value stands, so that every refusal can say it."""
+    """Where a value stands, so that every refusal can say it. Number 0: it stands in no file."""
 
     source: str
     number: int
 
     def refuse(self, field: str, message: str) -> NoReturn:
+        if not self.number:
+            raise InvalidInput(field, message)
         where = f"line {self.number}: {field}" if field else f"line {self.number}"
         raise InvalidInput(where, message, source=self.source, line=self.number)
 

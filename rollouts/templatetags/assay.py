@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from django import template
@@ -56,6 +56,8 @@ _WORDS = {
     "lost": ("fail", "lost"),
     "late": ("unsure", "late"),
     "finished": ("pass", "finished"),
+    "accepted": ("pass", "accepted"),
+    "declined": ("off", "declined"),
 }
 
 
@@ -116,7 +118,9 @@ def _marked(text: str) -> SafeString:
 def hostile(text: Any, raw_url: str = "", label: str = "", limit: int = SHOWN_CHARS) -> dict[str, Any]:
     """A block of foreign text (a string or `Shown`), cut to a stated length with a way to the whole."""
     shown = clip(text, limit) if isinstance(text, str) else text
-    return {"shown": shown, "raw_url": raw_url, "label": label}
+    # a label may be a name that a model gave
+    said = label if isinstance(label, SafeString) else visible(label)
+    return {"shown": shown, "raw_url": raw_url, "label": said}
 
 
 @register.filter
@@ -201,6 +205,19 @@ def rate(value: float | str | None, digits: int = 4) -> str:
     if value is None or value == "":
         return "–"
     return str(Decimal(str(value)).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_FLOOR))
+
+
+@register.filter
+def signed_rate(value: float | None) -> str:
+    """A difference of rates with its sign, rounded down: against whoever it is of."""
+    if value is None:
+        return "–"
+    rounded = (
+        rate(abs(value))
+        if value >= 0
+        else str(Decimal(str(-value)).quantize(Decimal("0.0001"), rounding=ROUND_CEILING))
+    )
+    return f"+{rounded}" if value > 0 else f"−{rounded}" if value < 0 else rounded
 
 
 @register.filter

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlencode
 
 from django import template
 
@@ -43,6 +45,12 @@ def as_text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return "\n".join(value)
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+@register.filter
+def query(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and values as an address's query."""
+    return urlencode(list(pairs))
 
 
 @register.inclusion_tag("rollouts/details.html")

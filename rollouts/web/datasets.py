@@ -11,19 +11,26 @@ from rollouts.errors import AssayError, Conflict, InvalidInput
 from rollouts.models import Dataset
 from rollouts.selectors import declared_streams
 from rollouts.services import datasets as services
-from rollouts.web.forms import DatasetForm, SuiteFilter
-from rollouts.web.http import acts, chosen, page_of, reads
+from rollouts.web.forms import DatasetFilter, DatasetForm
+from rollouts.web.http import acts, reads
+from rollouts.web.lists import chosen, page_of
 
+SORTS = {
+    "registered": "-pk",
+    "name": "name",
+    "rows": "-row_count",
+    "prompts": "-text_count",
+    "source": "source",
+}
 MAY_REGISTER = {permissions.ENGINEER, permissions.ADMINISTRATOR}
 
 
 @reads
 def datasets(request: HttpRequest) -> HttpResponse:
-    form = SuiteFilter(request.GET)
-    named = chosen(form).get("name", "")
+    form = DatasetFilter(request.GET)
     context = {
         "area": "datasets",
-        "page": page_of(selectors.datasets().filter(name__icontains=named), request),
+        "page": page_of(selectors.datasets(**chosen(form)), request, sorts=SORTS),
         "form": form,
         "may_register": bool(MAY_REGISTER & permissions.groups_of(request.user)),
     }

@@ -8,8 +8,10 @@ from typing import Any
 from django import forms
 from django.db.models import QuerySet
 
+from rollouts.backends import kinds
 from rollouts.failures import FAILURE_KINDS
 from rollouts.models import Backend, BaseModel, RolloutState, RunState, Suite
+from rollouts.scoring import SCORER_METRICS
 from rollouts.selectors import APART, METRICS, backends_in_use, base_models, suites
 from rollouts.services.runs import MAX_SAMPLES
 
@@ -47,6 +49,26 @@ class CaseFilter(forms.Form):
 
 
 class SuiteFilter(forms.Form):
+    name = forms.CharField(required=False, max_length=100)
+    scorer = forms.ChoiceField(
+        choices=[ANY, *((scorer, scorer.replace("_", " ")) for scorer in sorted(SCORER_METRICS))],
+        required=False,
+    )
+
+
+class DatasetFilter(forms.Form):
+    name = forms.CharField(required=False, max_length=100)
+    source = forms.CharField(required=False, max_length=200)
+
+
+class BackendFilter(forms.Form):
+    name = forms.CharField(required=False, max_length=100)
+    kind = forms.ChoiceField(
+        choices=lambda: [ANY, *((kind, kind.replace("_", " ")) for kind in kinds())], required=False
+    )
+
+
+class BaseFilter(forms.Form):
     name = forms.CharField(required=False, max_length=100)
 
 

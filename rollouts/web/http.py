@@ -1,24 +1,20 @@
-"""What every page does the same way: who may see it, how errors look, pages of a list, raw text downloads."""
+"""What every page does the same way: who may see it, how errors look, raw text downloads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.db.models import QuerySet
-from django.forms import Form
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_POST, require_safe
 
 from rollouts import permissions
-from rollouts.errors import AssayError, InvalidInput, NotFound
+from rollouts.errors import AssayError, NotFound
 
 View = Callable[..., HttpResponse]
-PAGE_SIZE = 50
-MAX_CURSOR = 2**63 - 1
 
 
 def reads(view: View) -> View:
@@ -52,44 +48,18 @@ def error_page(request: HttpRequest, error: AssayError) -> HttpResponse:
     return render(request, "error.html", context, status=error.status)
 
 
-class Page(NamedTuple):
-    """Some rows of a list, and the cursor after which the next ones come; None at the end."""
-
-    rows: Sequence[Any]
-    next: int | None
-    first: bool
-
-
-def page_of(rows: QuerySet[Any], request: HttpRequest, *, by: str = "-pk", size: int = PAGE_SIZE) -> Page:
-    """The page after the address's cursor. A keyset page costs the same wherever it lies in the list."""
-    cursor, field = cursor_of(request), by.removeprefix("-")
-    if cursor is not None:
-        rows = rows.filter(**{f"{field}__{'lt' if by.startswith('-') else 'gt'}": cursor})
-    found = list(rows.order_by(by)[: size + 1])
-    after = getattr(found[size - 1], field) if len(found) > size else None
-    return Page(found[:size], after, cursor is None)
-
-
-def cursor_of(request: HttpRequest) -> int | None:
-    value = request.GET.get("cursor", "")
-    if not value:
-        return None
-    if not value.isascii() or not value.isdigit() or len(value) > 19 or int(value) > MAX_CURSOR:
-        raise InvalidInput("cursor", "is not one that a page of this list gave. Begin with the first page.")
-    return int(value)
-
-
-def chosen(form: Form) -> dict[str, Any]:
-    """The filter's values that were given. Raises `InvalidInput` with the first wrong field."""
-    if not form.is_valid():
-        field, errors = next(iter(form.errors.items()))
-        raise InvalidInput(field, str(errors[0]))
-    return {key: value for key, value in form.cleaned_data.items() if value not in (None, "")}
-
-
 def raw_text(data: bytes, filename: str) -> HttpResponse:
     """Foreign bytes as a download that no browser renders."""
     response = HttpResponse(data, content_type="text/plain; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{filename}"'
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def raw_pieces(pieces: Iterator[bytes], size_bytes: int, filename: str) -> StreamingHttpResponse:
+    """Foreign bytes as `raw_text` gives them, without holding them."""
+    response = StreamingHttpResponse(pieces, content_type="text/plain; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="{filename}"'
+    response["Content-Length"] = str(size_bytes)
     response["X-Content-Type-Options"] = "nosniff"
     return response

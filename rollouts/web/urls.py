@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from rollouts.web import datasets, views
+from rollouts.web import datasets, rollout_page, run_page, views
 
 app_name = "rollouts"
 
@@ -10,17 +10,17 @@ urlpatterns = [
     path("runs/", views.runs, name="runs"),
     path("runs/new/", views.new_run, name="new-run"),
     path("runs/new/start/", views.start_run, name="start-run"),
-    path("runs/<int:pk>/", views.run, name="run"),
-    path("runs/<int:pk>/progress/", views.progress, name="progress"),
-    path("runs/<int:pk>/measured/", views.measured, name="measured"),
+    path("runs/<int:pk>/", run_page.run, name="run"),
+    path("runs/<int:pk>/progress/", run_page.progress, name="progress"),
+    path("runs/<int:pk>/measured/", run_page.measured, name="measured"),
     path("runs/<int:pk>/cancel/", views.cancel, name="cancel"),
     path("runs/<int:pk>/again/", views.again, name="again"),
     path("runs/<int:pk>/rescore/", views.rescore, name="rescore"),
     path("runs/<int:pk>/rollouts/", views.rollouts, name="rollouts"),
-    path("rollouts/<int:pk>/", views.rollout, name="rollout"),
-    path("rollouts/<int:pk>/answer.txt", views.answer, name="answer"),
-    path("calls/<int:pk>/request.txt", views.body, {"part": "request"}, name="request"),
-    path("calls/<int:pk>/response.txt", views.body, {"part": "response"}, name="response"),
+    path("rollouts/<int:pk>/", rollout_page.rollout, name="rollout"),
+    path("rollouts/<int:pk>/answer.txt", rollout_page.answer, name="answer"),
+    path("calls/<int:pk>/request.txt", rollout_page.body, {"part": "request"}, name="request"),
+    path("calls/<int:pk>/response.txt", rollout_page.body, {"part": "response"}, name="response"),
     path("suites/", views.suites, name="suites"),
     path("suites/<slug:name>/<int:version>/", views.suite, name="suite"),
     path("datasets/", datasets.datasets, name="datasets"),

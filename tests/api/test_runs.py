@@ -183,7 +183,7 @@ def test_repeats_are_told_by_case_or_not_at_all(auditor: Any, house: Any):
             {"k": 2, "value": 1.0, "n": 2, "skipped": 0},
         ],
     }
-    EvalRun.objects.filter(pk=run.pk).update(independence="ignored")
+    EvalRun.objects.filter(pk=run.pk).update(independence="ignored", overview=None)
     found = auditor.get(f"runs/{run.pk}")
     assert found["repeats"] is None
     assert [flag["code"] for flag in found["flags"]] == ["independence_ignored"]

@@ -27,6 +27,8 @@ def addresses(world: World) -> dict[str, list[str]]:
             "/tracks/toolcaller-demo/",
             "/tracks/toolcaller-demo/submit/",
             "/tracks/toolcaller-demo/policies/1/",
+            "/candidates/",
+            "/policies/",
             "/runs/",
             f"/runs/{run.pk}/",
             f"/runs/{run.pk}/rollouts/",
@@ -37,7 +39,12 @@ def addresses(world: World) -> dict[str, list[str]]:
             "/backends/",
             "/backends/local/",
             "/bases/",
+            "/datasets/",
+            "/preflight/",
             "/accounts/password/change/",
+            "/accounts/2fa/webauthn/",
+            "/accounts/2fa/webauthn/add/",
+            "/accounts/sso/confirm/",
             "/accounts/logout/",
         ],
         "auditor": [
@@ -70,7 +77,7 @@ def test_axe_and_the_csp_have_nothing_to_say(
     assert found == {}
 
 
-def test_nothing_scrolls_sideways_at_360_pixels(scene: World, tab: Callable[..., Tab]) -> None:
+def test_nothing_but_tables_scrolls_sideways_at_400_percent(scene: World, tab: Callable[..., Tab]) -> None:
     for role, paths in addresses(scene).items():
         view = tab(getattr(scene.house, role) if role else None, size=NARROW)
         for path in paths:
@@ -83,3 +90,32 @@ def test_the_sign_off_follows_the_evidence_on_a_phone(road: World, tab: Callable
     view.go(f"/candidates/{road.r3.pk}/")
     tops = [view.page.locator(selector).bounding_box()["y"] for selector in ("#gates-h", "#lin-h", "#sign")]
     assert tops == sorted(tops)
+
+
+def test_the_rail_stays_beside_the_evidence_on_a_desk(road: World, tab: Callable[..., Tab]) -> None:
+    view = tab(road.house.approver)
+    view.go(f"/candidates/{road.r3.pk}/")
+    before = view.page.locator("#sign").bounding_box()
+    view.page.mouse.wheel(0, 2000)
+    view.page.wait_for_function("window.scrollY > 1500")
+    after = view.page.locator("#sign").bounding_box()
+    assert before["x"] == after["x"]
+    assert 0 <= after["y"] <= before["y"]
+
+
+def test_a_printed_review_is_a_record(road: World, tab: Callable[..., Tab]) -> None:
+    view = tab(road.house.approver, scheme="dark")
+    view.go(f"/candidates/{road.r3.pk}/")
+    page = view.page
+    assert not page.locator("#cases details.row pre").nth(4).is_visible(), "closed on the screen"
+    page.emulate_media(media="print")
+    assert page.locator("#cases details.row pre").nth(4).is_visible()
+    for gone in ("header.bar", "footer.foot", "#sign form", "#cases nav.tabs", "button"):
+        assert page.locator(f"{gone} >> visible=true").count() == 0, gone
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    digest = page.locator(".head .digest").get_attribute("title")
+    printed = page.evaluate("getComputedStyle(document.querySelector('.head .digest'), '::after').content")
+    assert digest in printed
+    dated = page.evaluate("getComputedStyle(document.querySelector('.head time'), '::after').content")
+    assert "UTC" in dated
+    assert page.evaluate(OVERFLOW) <= 0

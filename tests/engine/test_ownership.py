@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.db.models import Sum
 
-from rollouts import selectors
+from rollouts import overview, selectors
 from rollouts.engine import claims
 from rollouts.models import (
     CallPurpose,
@@ -334,6 +334,6 @@ def test_a_masked_rollout_says_why_and_counts_in_no_metric(plan: Plan, provider:
     failed = rollout_of(run, "named-call-1")
     assert (failed.state, failed.failure_kind) == (RolloutState.MASKED, "bad_request")
     assert failed.failure_reason.startswith("HTTP 400: xxx") and len(failed.failure_reason) <= 2000
-    summary = selectors.run_summary(run)
+    summary = overview.run_summary(run)
     assert {metric.n for metric in summary.metrics if metric.name != "safe"} == {2}
     assert summary.states["masked"] == 1

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from rollouts import selectors
+from rollouts import overview
 from rollouts.models import EvalRun, ModelCall, RolloutState, RunState
 from rollouts.services import runs
 from tests import factories
@@ -126,7 +126,7 @@ def test_a_sample_that_fails_leaves_its_siblings(plan_drawn: Plan, provider: Pro
 
     outcomes = run.rollouts.order_by("sample_index").values_list("state", "exact")
     assert list(outcomes) == [("scored", True), ("scored", False), ("masked", None), ("scored", True)]
-    repeats = selectors.run_summary(run).repeats
+    repeats = overview.run_summary(run).repeats
     assert repeats is not None
     assert (repeats.disagree, repeats.answers, repeats.distinct_answers) == (1, 3, 2)
     assert repeats.mean_rate == pytest.approx(2 / 3)
@@ -145,7 +145,7 @@ def test_of_five_cases_with_four_samples_a_masked_one_reduces_the_n_of_its_case(
     provider.answer = answer
     run = worked(plan_drawn(calls=5, samples=4))
 
-    summary = selectors.run_summary(run)
+    summary = overview.run_summary(run)
     exact = next(metric for metric in summary.metrics if metric.name == "exact")
     assert (run.planned, run.scored, run.masked) == (20, 19, 1)
     assert (exact.right, exact.n, summary.states["masked"]) == (17, 19, 1)
@@ -170,7 +170,7 @@ def test_of_five_samples_with_one_masked_and_three_right_two_always_hold_a_right
     )
     run = worked(plan_drawn(calls=1, samples=5))
 
-    repeats = selectors.run_summary(run).repeats
+    repeats = overview.run_summary(run).repeats
     assert repeats is not None
     assert next(row.value for row in repeats.pass_at if row.k == 2) == 1.0
 
@@ -187,7 +187,7 @@ def test_scores_are_of_what_was_measured_and_the_masked_are_counted_beside_them(
     provider.answer = answer
     run = worked(plan(calls=10, max_attempts=1))
 
-    summary = selectors.run_summary(run)
+    summary = overview.run_summary(run)
     exact = next(metric for metric in summary.metrics if metric.name == "exact")
     assert (exact.right, exact.wrong, exact.n) == (3, 3, 6)
     assert [(failure.state, failure.kind, failure.n) for failure in summary.failures] == [
@@ -217,7 +217,7 @@ def test_failures_of_an_earlier_run_do_not_count_in_the_next(plan: Plan, provide
     later = worked(plan(calls=3))
 
     assert (earlier.masked, later.masked, later.scored) == (3, 0, 3)
-    assert selectors.run_summary(later).failures == []
+    assert overview.run_summary(later).failures == []
     assert ModelCall.objects.filter(invocation__rollout__run=later).count() == 3
 
 

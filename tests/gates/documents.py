@@ -44,6 +44,7 @@ def run(
     missing = table["decision"]["missing"]
     return {
         "run": f"run-of-{who}",
+        "revision": 1,
         "subject_digest": CANDIDATE if who == "candidate" else CHAMPION,
         "suite_digest": SUITE,
         "plan_digest": "f" * 64,
@@ -103,6 +104,7 @@ def suite(
         "leak": leak(n=n),
         "sealed_at": SEALED,
         "sealed_by": "engineer",
+        "amended": [],
         "families": {"calls": n},
         "family_prompts": {"calls": n},
         "candidate": run("candidate", n=n) if candidate == "right" else candidate,
@@ -150,7 +152,10 @@ def document(part: dict[str, Any] | None = None, **changes: Any) -> dict[str, An
         "suites": [part or suite()],
         "people": {
             "submitted_by": "engineer",
+            "base_registered_by": "engineer",
             "runs_started_by": ["engineer"],
+            "backends_saved_by": ["engineer"],
+            "amendments_by": [],
             "policy_created_by": "administrator",
             "policy_written_by": ["administrator"],
             "policy_locked_by": "administrator",
@@ -159,6 +164,7 @@ def document(part: dict[str, Any] | None = None, **changes: Any) -> dict[str, An
             "waivers_by": [],
         },
         "waivers": [],
+        "statement": None,
         **changes,
     }
 
@@ -318,15 +324,23 @@ def format_1(doc: dict[str, Any]) -> dict[str, Any]:
     """The document as it was stored before format 2."""
     old = copy.deepcopy(doc)
     old["format"] = 1
-    del old["datasets"], old["waivers"], old["artifact"]["tool_schema_sha256"]
-    del old["people"]["datasets_registered_by"], old["people"]["waivers_by"]
+    del old["datasets"], old["waivers"], old["statement"], old["artifact"]["tool_schema_sha256"]
+    for key in ("datasets_registered_by", "waivers_by", "backends_saved_by", "amendments_by", "base_registered_by"):
+        del old["people"][key]
     if old["champion"]:
         del old["champion"]["stored"], old["champion"]["exported_as"], old["champion"]["baseline"]
     for part in old["suites"]:
         del part["prompt_count"], part["family_prompts"], part["scorer"], part["schema_sha256"], part["leak"]
+        del part["amended"]
         for who in ("candidate", "champion"):
             if part[who]:
-                for key in ("independence", "reasoning_only", "turns_exhausted", "peak_memory_bytes"):
+                for key in (
+                    "revision",
+                    "independence",
+                    "reasoning_only",
+                    "turns_exhausted",
+                    "peak_memory_bytes",
+                ):
                     del part[who][key]
                 del part[who]["latency_ms"]["n"]
     return old

@@ -262,7 +262,7 @@ def test_turns_used_up_are_said_and_the_calls_still_count():
     ("calls", "says"),
     [
         ((), "0 calls, and 1 are right"),
-        ((("cancel", {}),), "book.table: is not called"),
+        ((("cancel", {}),), "book.table: cancel is called instead"),
         ((("book_table", "no"),), "not one strict JSON object"),
         ((("book_table", {"place": "Rome"}),), "place is Rome, which is not among the right values"),
         ((("book_table", {}),), "place is required and missing"),

@@ -186,7 +186,10 @@ def test_nothing_scored_has_no_latency_and_no_success(house: House) -> None:
 def test_the_document_says_who_touched_what(house: House) -> None:
     assert build(house.evaluated())["people"] == {
         "submitted_by": "engineer",
+        "base_registered_by": "engineer",
         "runs_started_by": ["engineer"],
+        "backends_saved_by": ["engineer"],
+        "amendments_by": [],
         "policy_created_by": "administrator",
         "policy_written_by": ["administrator"],
         "policy_locked_by": "administrator",

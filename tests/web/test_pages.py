@@ -88,9 +88,9 @@ def test_a_megabyte_is_cut_with_a_way_to_the_whole(house: factories.House, hosti
 
 def test_call_bodies_are_given_out_byte_for_byte(house: factories.House, hostile: Rollout) -> None:
     client, call = signed_in(house.auditor), ModelCall.objects.get(state="answered")
-    raw = client.get(reverse("rollouts:response", args=[call.pk])).content
+    raw = client.get(reverse("rollouts:response", args=[call.pk])).getvalue()
     assert hashlib.sha256(raw).hexdigest() == call.response_id
-    raw = client.get(reverse("rollouts:request", args=[call.pk])).content
+    raw = client.get(reverse("rollouts:request", args=[call.pk])).getvalue()
     assert hashlib.sha256(raw).hexdigest() == call.request_id
     ModelCall.objects.filter(pk=call.pk).update(state="lost", response=None, status=None)
     assert client.get(reverse("rollouts:response", args=[call.pk])).status_code == 404

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -14,7 +15,21 @@ from django.urls import reverse
 from django.utils import timezone
 
 from promotion import evidence as evidence_module
-from promotion.models import AliasMove, Approval, Candidate, Evidence, Export, Policy, RegistryEntry, Track
+from promotion.models import (
+    AliasMove,
+    Approval,
+    Candidate,
+    Comment,
+    Dispute,
+    Evidence,
+    Export,
+    Policy,
+    RegistryEntry,
+    ReviewVisit,
+    Thread,
+    Track,
+)
+from promotion.services import tracks
 from rollouts.hashing import canonical_bytes, sha256_bytes
 from rollouts.models import AuditEvent, Backend, BaseModel, Case, EvalRun, Rollout, Subject, Suite
 from tests import factories
@@ -100,6 +115,56 @@ def grow_reviews(house: factories.House, numbers: range) -> None:
             )
         )
     Evidence.objects.bulk_create(rows)
+
+
+def grow_visits(house: factories.House, numbers: range) -> None:
+    """Candidates in review that everybody looked at before their evidence changed."""
+    grow_reviews(house, numbers)
+    before = Evidence.objects.get(candidate__name="measured")
+    ReviewVisit.objects.bulk_create(
+        ReviewVisit(candidate=candidate, person=person, evidence=before, seen_at=timezone.now())
+        for candidate in Candidate.objects.filter(name__in=[f"grown-{n}" for n in numbers])
+        for person in (house.approver, house.engineer)
+    )
+
+
+def grow_threads(house: factories.House, numbers: range) -> None:
+    candidate, now = Candidate.objects.get(name="measured"), timezone.now()
+    threads = Thread.objects.bulk_create(
+        Thread(
+            candidate=candidate,
+            anchor="page",
+            anchor_label=f"row {n}",
+            anchor_digest="0" * 64,
+            evidence_digest="0" * 64,
+            started_by=house.approver,
+            started_at=now,
+        )
+        for n in numbers
+    )
+    Comment.objects.bulk_create(
+        Comment(thread=thread, text="Why?", written_by=person, written_at=now)
+        for thread in threads
+        for person in (house.approver, house.approver_2)
+    )
+
+
+def grow_disputes(house: factories.House, numbers: range) -> None:
+    grow_cases(house, numbers)
+    candidate, free = Candidate.objects.get(name="measured"), Case.objects.order_by("-id")[: len(numbers)]
+    Dispute.objects.bulk_create(
+        Dispute(
+            candidate=candidate,
+            case=case,
+            evidence_digest="0" * 64,
+            expected_before={},
+            expected_after={},
+            reason="It was renamed.",
+            raised_by=house.approver_2,
+            raised_at=timezone.now(),
+        )
+        for case in free
+    )
 
 
 def grow_entries(house: factories.House, numbers: range) -> None:
@@ -317,6 +382,9 @@ def named(name: str, *arguments: Any) -> Callable[[factories.House], str]:
 
 PAGES: list[tuple[str, Grow, Callable[[factories.House], str]]] = [
     ("home, candidates in review", grow_reviews, named("promotion:home")),
+    ("home, reviews seen before", grow_visits, named("promotion:home")),
+    ("home, threads", grow_threads, named("promotion:home")),
+    ("home, disputes", grow_disputes, named("promotion:home")),
     ("home, own candidates", grow_candidates, named("promotion:home")),
     ("home, runs", grow_runs, named("promotion:home")),
     ("home, tracks", grow_tracks, named("promotion:home")),
@@ -325,6 +393,9 @@ PAGES: list[tuple[str, Grow, Callable[[factories.House], str]]] = [
     ("track, candidates", grow_candidates, named("promotion:track", "toolcaller")),
     ("track, policies", grow_policies, named("promotion:track", "toolcaller")),
     ("track, champions", grow_entries, named("promotion:track", "toolcaller")),
+    ("candidates", grow_candidates, named("promotion:candidates")),
+    ("candidates, judged", grow_reviews, named("promotion:candidates")),
+    ("policies", grow_policies, named("promotion:policies")),
     ("policy", grow_suites, named("promotion:policy", "toolcaller", 1)),
     ("review, rollouts", grow_rollouts, review),
     ("review, events", grow_events, review),
@@ -351,6 +422,9 @@ PAGES: list[tuple[str, Grow, Callable[[factories.House], str]]] = [
 ]
 
 
+HIDING = ("home, events", "tracks", "candidates, judged", "policies", "registry", "audit", "runs")
+
+
 def queries(client: Client, address: str) -> int:
     client.get(address)
     with CaptureQueriesContext(connection) as captured:
@@ -366,6 +440,20 @@ CASES = [
     # other pages look the same to everyone
     if person == "approver" or page[0].startswith(("home", "review"))
 ]
+# what a person may not see is left out of the question, for those who do not see everything
+CASES += [
+    pytest.param(*page, "stranger", id=f"{page[0]}, with a hidden track")
+    for page in PAGES
+    if page[0] in HIDING
+]
+
+
+def _person(house: factories.House, name: str) -> User:
+    if name != "stranger":
+        return getattr(house, name)
+    hidden = tracks.create(name="hidden", purpose="p", by=house.administrator, readers=["auditor"])
+    assert hidden.readers.exists()
+    return house.engineer
 
 
 @pytest.mark.parametrize(("page", "grow", "address", "person"), CASES)
@@ -373,7 +461,7 @@ def test_the_number_of_queries_does_not_grow(
     house: factories.House, page: str, grow: Grow, address: Callable[[factories.House], str], person: str
 ) -> None:
     house.evaluated("measured", wrong=2, masked=1)
-    client, where = signed_in(getattr(house, person)), address(house)
+    client, where = signed_in(_person(house, person)), address(house)
     grow(house, range(FEW))
     few = queries(client, where)
     grow(house, range(FEW, MANY))

@@ -55,9 +55,11 @@ def test_it_shows_the_verdict_the_digest_and_the_form(house: factories.House) ->
 
 
 def test_nothing_is_chosen_beforehand_and_enter_presses_nothing(house: factories.House) -> None:
-    page = html(page_of(house.evaluated(), signed_in(house.approver)))
-    assert " checked" not in page
-    form = page[page.index('action="/candidates/') :]
+    candidate = house.evaluated()
+    page = html(page_of(candidate, signed_in(house.approver)))
+    form = page[page.index(f'action="{reverse("promotion:sign", args=[candidate.pk])}"') :]
+    form = form[: form.index("</form>")]
+    assert " checked" not in form
     assert form.index('<button type="submit" disabled hidden>') < form.index('name="decision"')
 
 

@@ -15,9 +15,16 @@ class Command(PersonCommand):
     def arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name")
         parser.add_argument("--purpose", required=True, help="a sentence: what its models are for")
+        parser.add_argument(
+            "--readers",
+            action="append",
+            default=[],
+            metavar="GROUP",
+            help="a group that may see it, besides auditors and administrators; left out: everybody with a role",
+        )
 
-    def run(self, by: User, *, name: str, purpose: str, **_: Any) -> str:
-        track = tracks.create(name=name, purpose=purpose, by=by)
+    def run(self, by: User, *, name: str, purpose: str, readers: list[str], **_: Any) -> str:
+        track = tracks.create(name=name, purpose=purpose, readers=readers, by=by)
         return (
             f"Track {track} created. Draft its policy next: manage.py draft_policy {track} policy.json --as …"
         )
