@@ -190,8 +190,8 @@ def _row(
 def _paired(pairs: Mapping[str, int], alpha: float) -> Paired | None:
     n = sum(pairs[kind] for kind in ("both", "lost", "won", "neither"))
     missing = pairs["missing"]
-    if not n + missing:
-        return None
+    if n + missing < 2:
+        return None  # of one pair nothing can be said
     lower = tango_lower(pairs["lost"] + missing, pairs["won"], n + missing, alpha)
     return Paired(pairs["lost"], pairs["won"], n, missing, lower)
 

@@ -85,9 +85,7 @@ urlpatterns = [
     path("candidates/<int:pk>/waivers/<int:number>/grant/", waivers.grant, name="waiver-grant"),
     path("candidates/<int:pk>/waivers/<int:number>/end/", waivers.end, name="waiver-end"),
     path("candidates/<int:pk>/withdraw-signature/", signatures.withdraw_page, name="withdraw-signature"),
-    path(
-        "candidates/<int:pk>/withdraw-signature/now/", signatures.withdraw, name="withdraw-signature-now"
-    ),
+    path("candidates/<int:pk>/withdraw-signature/now/", signatures.withdraw, name="withdraw-signature-now"),
     path("candidates/<int:pk>/break-glass/", breaking.break_page, name="break-glass"),
     path("candidates/<int:pk>/break-glass/now/", breaking.break_now, name="break-glass-now"),
     path("candidates/<int:pk>/break-glass/passkey/", breaking.passkey, name="break-glass-passkey"),

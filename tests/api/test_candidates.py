@@ -244,6 +244,7 @@ def test_nothing_that_a_token_can_send_signs(acting: Any, house: Any):
         "name": house.track.name,
         "digest": factories.digest_of(candidate),
         "key": "k",
+        "number": 1,
     }
     for path, verbs in document()["paths"].items():
         for method in verbs:

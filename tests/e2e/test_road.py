@@ -32,7 +32,7 @@ def test_an_approver_signs_in_signs_and_the_export_is_given_out(road: World, tab
     page.get_by_role("button", name="Sign ", exact=False).first.click()
     assert page.get_by_text("Say what your signature means.").first.is_visible()
     page.get_by_label("I authorise the release").check()
-    page.get_by_label("Comment").fill("Fit for the demo.")
+    page.locator("#id_comment").fill("Fit for the demo.")
     page.get_by_label("Password").fill(PASSWORD)
     page.locator("button[value=approve]").click()
     assert page.get_by_text("Recorded: your decision stands").is_visible()
@@ -64,7 +64,7 @@ def test_evidence_that_changed_after_opening_is_refused_with_the_difference(
     view, page = (opened := tab(road.house.approver)), opened.page
     view.go(f"/candidates/{road.r3.pk}/")
     page.get_by_label("I reviewed the evidence").check()
-    page.get_by_label("Comment").fill("Looks right.")
+    page.locator("#id_comment").fill("Looks right.")
     page.get_by_label("Password").fill(PASSWORD)
     run = EvalRun.objects.get(label="r3", suite__name="fabrication")
     first = run.rollouts.filter(safe=True).order_by("id").first()
@@ -74,7 +74,7 @@ def test_evidence_that_changed_after_opening_is_refused_with_the_difference(
     page.locator("button[value=approve]").click()
     assert page.get_by_text("the evidence changed since the page you answered").is_visible()
     assert page.get_by_text("fabrication, candidate: safe right 140 of 160 is now 139 of 160.").is_visible()
-    assert page.get_by_label("Comment").input_value() == "Looks right."
+    assert page.locator("#id_comment").input_value() == "Looks right."
     assert page.get_by_label("Password").input_value() == ""
     assert not Approval.objects.filter(candidate=road.r3).exists()
     view.check()
@@ -114,7 +114,7 @@ def test_everything_but_progress_works_without_script(road: World, tab: Callable
     page.locator("details.row summary").nth(1).click()
     page.get_by_role("link", name="Wrong to right").click()
     assert "cases=won" in page.url
-    page.get_by_label("Comment").fill("The mail family went wrong five times.")
+    page.locator("#id_comment").fill("The mail family went wrong five times.")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Request changes").click()
     assert page.get_by_text("Recorded: your decision stands").is_visible()

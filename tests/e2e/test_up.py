@@ -131,7 +131,10 @@ def _signed_in(chromium: Any, site: Site, name: str, path: str) -> Tab:
 
 def _sign(view: Tab, meaning: str) -> None:
     view.page.get_by_label(meaning).check()
-    view.page.get_by_label("Comment").fill("Read and found in order.")
+    view.page.locator("#id_comment").fill("Read and found in order.")
+    unopened = view.page.get_by_label("Why you left these unopened")
+    if unopened.count():
+        unopened.fill("What is lost here is known from the round before.")
     view.page.get_by_label("Password").fill(PASSWORD)
     view.page.locator("button[value=approve]").click()
     view.page.get_by_text("Recorded: your decision stands").wait_for()

@@ -325,7 +325,13 @@ def format_1(doc: dict[str, Any]) -> dict[str, Any]:
     old = copy.deepcopy(doc)
     old["format"] = 1
     del old["datasets"], old["waivers"], old["statement"], old["artifact"]["tool_schema_sha256"]
-    for key in ("datasets_registered_by", "waivers_by", "backends_saved_by", "amendments_by", "base_registered_by"):
+    for key in (
+        "datasets_registered_by",
+        "waivers_by",
+        "backends_saved_by",
+        "amendments_by",
+        "base_registered_by",
+    ):
         del old["people"][key]
     if old["champion"]:
         del old["champion"]["stored"], old["champion"]["exported_as"], old["champion"]["baseline"]

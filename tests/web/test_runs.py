@@ -226,10 +226,21 @@ def test_running_again_and_scoring_again_take_away_what_was_counted(house: facto
 
 def test_what_is_stored_is_what_was_counted(house: factories.House) -> None:
     outcomes = [RIGHT, WRONG, CUT, MASKED]
-    run = give(planned(house, suite=small_suite(house, 4), samples=2), lambda case, _: outcomes[case], close=True)
+    run = give(
+        planned(house, suite=small_suite(house, 4), samples=2), lambda case, _: outcomes[case], close=True
+    )
     counted = overview.run_summary(run)
     stored = overview.stored(EvalRun.objects.get(pk=run.pk))
-    for name in (*overview._AS_IT_IS, "states", "failures", "metrics", "apart", "repeats", "flags", "clusters"):
+    for name in (
+        *overview._AS_IT_IS,
+        "states",
+        "failures",
+        "metrics",
+        "apart",
+        "repeats",
+        "flags",
+        "clusters",
+    ):
         assert getattr(stored, name) == getattr(counted, name), name
 
 

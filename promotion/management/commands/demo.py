@@ -179,6 +179,7 @@ class Command(BaseCommand):
             proof=Password(world.password),
             meaning=Meaning.AUTHORISES,
             comment="Signed by the demo.",
+            unopened_reason="The demonstration signs by itself: nobody reads.",
         )
         return self._wait(candidate, lambda c: c.state not in {"approved", "publishing"}, "publishing")
 
