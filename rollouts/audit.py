@@ -99,7 +99,11 @@ def actor_of(by: User | str) -> str:
 
 
 def record(action: str, *, subject: Model, actor: User | str, **data: Any) -> AuditEvent:
-    """Append one event. Call it last in the transaction of the change: it takes the chain's lock until commit."""
+    """Append one event. Call it last in the transaction of the change: it takes the chain's lock until commit.
+
+    Foreign keys are checked at commit, so while the chain is held. Lock rows that others refer to with `no_key=True`:
+    whoever held one outright and waited for the chain would deadlock with such a check.
+    """
     assert connection.in_atomic_block, "audit.record belongs into the transaction of the change"
     assert action in ACTIONS, f"{action} is not a registered audit action"
     # an event of it would be seen by those who may not see it

@@ -156,7 +156,7 @@ class CandidateViewSet(ApiViewSet):
         """Take an unfinished candidate back. `If-Match` withdraws it only as it was read."""
         with transaction.atomic():
             candidate = row_or_404(
-                Candidate.objects.visible_to(request.user).select_for_update(of=("self",)), pk=id
+                Candidate.objects.visible_to(request.user).select_for_update(no_key=True, of=("self",)), pk=id
             )
             require_match(request, candidate_etag(candidate))
             candidates.withdraw(candidate_id=candidate.pk, by=request.user, reason=data["reason"])
@@ -223,7 +223,7 @@ class CandidateRunViewSet(RunViewSet):
         if "base" in data or "model" in data:
             raise InvalidInput("candidate", "give exactly one model under test.")
         # who sets the track's readers meanwhile waits until the run has them
-        visible = Candidate.objects.visible_to(self.request.user).select_for_update(of=("self",))
+        visible = Candidate.objects.visible_to(self.request.user).select_for_update(no_key=True, of=("self",))
         candidate = named("candidate", visible.select_related("base", "gguf"), pk=data["candidate"])
         if candidate.gguf is None:
             raise Conflict(f"{candidate.name} is {candidate.state.replace('_', ' ')}; its GGUF is not built.")

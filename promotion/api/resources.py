@@ -144,7 +144,7 @@ class PolicyViewSet(ApiViewSet):
         """Lock a draft: it is the track's policy from now on. `If-Match` locks exactly what was read."""
         with transaction.atomic():
             policy = row_or_404(
-                Policy.objects.visible_to(request.user).select_for_update(of=("self",)), pk=id
+                Policy.objects.visible_to(request.user).select_for_update(no_key=True, of=("self",)), pk=id
             )
             require_match(request, etag_of(policy.digest))
             policies.lock(policy_id=policy.pk, by=request.user)

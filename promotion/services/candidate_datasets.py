@@ -57,7 +57,7 @@ def attach_datasets(
     require_digest(tool_schema_sha256)
     with transaction.atomic():
         candidate = (
-            Candidate.objects.select_for_update(of=("self",))
+            Candidate.objects.select_for_update(no_key=True, of=("self",))
             .select_related("track")
             .filter(pk=candidate_id)
             .first()

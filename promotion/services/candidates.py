@@ -138,7 +138,11 @@ def _build_files(candidate: Candidate) -> tuple[Artifact, dict[str, Any]]:
 
 def _built(candidate_id: int, to: CandidateState, **values: Any) -> None:
     with transaction.atomic():
-        candidate = Candidate.objects.select_for_update().select_related("track").get(pk=candidate_id)
+        candidate = (
+            Candidate.objects.select_for_update(no_key=True, of=("self",))
+            .select_related("track")
+            .get(pk=candidate_id)
+        )
         if candidate.state != CandidateState.SUBMITTED:
             return  # another worker was faster; its bytes are the same
         twin = _twin(candidate, values.get("gguf"))
@@ -155,7 +159,12 @@ def _built(candidate_id: int, to: CandidateState, **values: Any) -> None:
 
 
 def _locked(candidate_id: int) -> Candidate:
-    candidate = Candidate.objects.select_for_update().select_related("track").filter(pk=candidate_id).first()
+    candidate = (
+        Candidate.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("track")
+        .filter(pk=candidate_id)
+        .first()
+    )
     if candidate is None:
         raise NotFound("There is no such candidate.")
     return candidate

@@ -48,7 +48,7 @@ JUDGED_STATES = (CandidateState.EVALUATING, CandidateState.BLOCKED, CandidateSta
 def locked_candidate(candidate_id: int) -> Candidate:
     """The candidate under its row lock, with what evidence reads. Raises `NotFound`."""
     candidate = (
-        Candidate.objects.select_for_update(of=("self",))
+        Candidate.objects.select_for_update(no_key=True, of=("self",))
         .select_related("track", "base__artifact", "gguf", "submitted_by")
         .filter(pk=candidate_id)
         .first()
@@ -80,7 +80,12 @@ def start_evaluation(*, candidate_id: int, backend: Backend, by: User) -> list[E
         champion = evidence_module.champion_of(candidate.track_id)
         # before the audit chain's lock, as a closing run takes them: in the other order the two would deadlock
         digests = [part["digest"] for part in policy.document["suites"]]
-        list(Suite.objects.select_for_update().filter(digest__in=digests).order_by("pk").values_list("pk"))
+        list(
+            Suite.objects.select_for_update(no_key=True)
+            .filter(digest__in=digests)
+            .order_by("pk")
+            .values_list("pk")
+        )
         started = _plan_missing(candidate, policy, backend, by)
         if champion is not None:
             started += _plan_missing(champion, policy, backend, by)
@@ -264,7 +269,7 @@ def _hold_runs(candidate: Candidate) -> None:
         subject__digest__in=[digest for digest in digests if digest],
         suite__digest__in=[part["digest"] for part in policy.document["suites"]],
     )
-    list(held.select_for_update(of=("self",)).order_by("pk").values_list("pk"))
+    list(held.select_for_update(no_key=True, of=("self",)).order_by("pk").values_list("pk"))
 
 
 def outcomes_of(document: Mapping[str, Any], at: datetime) -> list[tuple[str, GateOutcome]]:

@@ -60,7 +60,7 @@ def draft(*, track: Track, document: dict[str, Any], by: User, replaces: str | N
     values = canonical(parsed)
     digest = sha256_json(values)
     with transaction.atomic():
-        Track.objects.select_for_update().get(pk=track.pk)
+        Track.objects.select_for_update(no_key=True).get(pk=track.pk)
         existing = Policy.objects.filter(track=track, locked_at__isnull=True).first()
         there = existing.digest if existing else ""
         if replaces is not None and replaces != there:
@@ -92,11 +92,16 @@ def lock(*, policy_id: int, by: User, digest: str | None = None) -> Policy:
     """
     permissions.require_can_lock_policy(by)
     with transaction.atomic():
-        policy = Policy.objects.select_for_update().select_related("track").filter(pk=policy_id).first()
+        policy = (
+            Policy.objects.select_for_update(no_key=True, of=("self",))
+            .select_related("track")
+            .filter(pk=policy_id)
+            .first()
+        )
         if policy is None:
             raise NotFound("There is no such policy.")
         # a promotion holds the same lock: the policy cannot change between its check and its entry
-        Track.objects.select_for_update().get(pk=policy.track_id)
+        Track.objects.select_for_update(no_key=True).get(pk=policy.track_id)
         if policy.locked_at is not None:
             raise Conflict(f"Policy {policy.version} is locked already. Draft a new version.")
         if digest is not None and digest != policy.digest:

@@ -149,7 +149,7 @@ def _promote(candidate_id: int, path: Path) -> RegistryEntry | None:
     with transaction.atomic():
         track_id = Candidate.objects.values_list("track_id", flat=True).get(pk=candidate_id)
         # the track's lock first: two candidates of one track cannot both become the next champion
-        Track.objects.select_for_update().get(pk=track_id)
+        Track.objects.select_for_update(no_key=True).get(pk=track_id)
         candidate = gating.locked_candidate(candidate_id)
         if candidate.state != CandidateState.PUBLISHING:
             present = RegistryEntry.objects.filter(candidate=candidate).first()
@@ -260,7 +260,7 @@ def _manifest(candidate: Candidate) -> dict[str, Any]:
 
 def _move_alias(entry: RegistryEntry, name: str, reason: str) -> None:
     now = timezone.now()
-    alias = Alias.objects.select_for_update().filter(track=entry.track, name=name).first()
+    alias = Alias.objects.select_for_update(no_key=True).filter(track=entry.track, name=name).first()
     AliasMove.objects.create(
         track=entry.track,
         name=name,

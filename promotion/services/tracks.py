@@ -47,11 +47,11 @@ def set_readers(*, track: Track, groups: Collection[str], by: User) -> Track:
     permissions.require_can_set_readers(by)
     wanted = _groups(groups)
     with transaction.atomic():
-        locked = Track.objects.select_for_update().filter(pk=track.pk).first()
+        locked = Track.objects.select_for_update(no_key=True).filter(pk=track.pk).first()
         if locked is None:
             raise NotFound("There is no such track.")
         # as a promotion takes them: an evaluation that begins meanwhile waits, and then plans runs for the new readers
-        candidates = Candidate.objects.select_for_update().filter(track=locked).order_by("pk")
+        candidates = Candidate.objects.select_for_update(no_key=True).filter(track=locked).order_by("pk")
         ggufs = {gguf for gguf in candidates.values_list("gguf", flat=True) if gguf}
         before = sorted(locked.readers.values_list("name", flat=True))
         after = [group.name for group in wanted]

@@ -183,7 +183,6 @@ class DatasetDetail(DatasetOutput):
         "oneOf": [
             {"type": "object", "additionalProperties": {}},
             {"type": "array", "items": {}},
-            {"type": "null"},
         ]
     }
 )

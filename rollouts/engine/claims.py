@@ -35,7 +35,11 @@ MAX_LOST_WORKERS = 3
 def open_claim(*, run_id: int, worker: str, exclusive: bool) -> Claim | None:
     """A new claim on an active run, or None: the run has ended, or another worker holds an exclusive one."""
     with transaction.atomic():
-        run = EvalRun.objects.select_for_update().filter(pk=run_id, state__in=ACTIVE_RUN_STATES).first()
+        run = (
+            EvalRun.objects.select_for_update(no_key=True)
+            .filter(pk=run_id, state__in=ACTIVE_RUN_STATES)
+            .first()
+        )
         if run is None or not run.rollouts.filter(state=RolloutState.QUEUED).exists():
             return None
         if exclusive and run.claims.filter(ended_at__isnull=True).exists():

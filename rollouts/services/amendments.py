@@ -69,9 +69,11 @@ def amend(*, case_id: int, expected: Any, reason: str, proposed_by: User, accept
     """
     assert connection.in_atomic_block
     suite_id = Case.objects.values_list("suite_id", flat=True).get(pk=case_id)
-    # under the suite's lock no run of it is planned or closed
-    Suite.objects.select_for_update().get(pk=suite_id)
-    locked = EvalRun.objects.select_for_update(of=("self",)).filter(suite=suite_id, state=RunState.SCORED)
+    # under the suite's lock no run of it is closed; one that is planned meanwhile is scored as the case stands then
+    Suite.objects.select_for_update(no_key=True).get(pk=suite_id)
+    locked = EvalRun.objects.select_for_update(no_key=True, of=("self",)).filter(
+        suite=suite_id, state=RunState.SCORED
+    )
     closed = list(locked.select_related("backend", "subject", "suite").defer("overview").order_by("pk"))
     case = Case.objects.select_related("suite").get(pk=case_id)
     read = read_amended(case, expected)

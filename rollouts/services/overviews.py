@@ -37,7 +37,7 @@ def fill() -> None:
 
 @transaction.atomic
 def _fill_one(run_id: int) -> None:
-    locked = EvalRun.objects.select_for_update(of=("self",)).select_related("suite")
+    locked = EvalRun.objects.select_for_update(no_key=True, of=("self",)).select_related("suite")
     run = locked.get(pk=run_id)
     if run.state not in ACTIVE_RUN_STATES and run.overview is None:
         write(run)

@@ -397,8 +397,8 @@ def close_if_done(run_id: int) -> bool:
         return False
     with transaction.atomic():
         # the suite before the run, as everyone takes the two: under it looks are numbered and cases amended
-        Suite.objects.select_for_update().get(pk=seen.suite_id)
-        run = EvalRun.objects.select_for_update().get(pk=run_id)
+        Suite.objects.select_for_update(no_key=True).get(pk=seen.suite_id)
+        run = EvalRun.objects.select_for_update(no_key=True).get(pk=run_id)
         if run.state not in ACTIVE_RUN_STATES:
             return True
         if _is_open(run):
@@ -487,7 +487,7 @@ def fail(run_id: int, *, code: str, detail: str) -> None:
     """The run cannot go on or cannot be trusted. Its rollouts stay as they are."""
     detail = shown(detail)  # it may quote a server's log
     with transaction.atomic():
-        run = EvalRun.objects.select_for_update().get(pk=run_id)
+        run = EvalRun.objects.select_for_update(no_key=True).get(pk=run_id)
         if RunState.FAILED not in RUN_MOVES.get(run.state, ()) or (
             run.state == RunState.SCORED and code != "reused_invalid"
         ):
@@ -517,7 +517,7 @@ def _revoke(run: EvalRun) -> None:
 
 
 def _locked(run_id: int) -> EvalRun:
-    locked = EvalRun.objects.select_for_update(of=("self",)).select_related(*WHOLE_RUN)
+    locked = EvalRun.objects.select_for_update(no_key=True, of=("self",)).select_related(*WHOLE_RUN)
     run = locked.filter(pk=run_id).first()
     if run is None:
         raise NotFound("There is no such eval run.")
@@ -531,7 +531,7 @@ def cancel(*, run_id: int, by: User) -> EvalRun:
         run = _locked(run_id)
         require_move(f"Run {run.pk}", RUN_MOVES, run.state, RunState.CANCELLED)
         now = timezone.now()
-        held = list(run.claims.select_for_update().filter(ended_at__isnull=True))
+        held = list(run.claims.select_for_update(no_key=True).filter(ended_at__isnull=True))
         open_rollouts = run.rollouts.filter(state__in=[RolloutState.QUEUED, RolloutState.RUNNING])
         open_rollouts.update(
             state=RolloutState.CANCELLED, claim=None, failure_kind="cancelled", finished_at=now
