@@ -97,7 +97,8 @@ def test_the_rail_stays_beside_the_evidence_on_a_desk(road: World, tab: Callable
     view.go(f"/candidates/{road.r3.pk}/")
     before = view.page.locator("#sign").bounding_box()
     view.page.mouse.wheel(0, 2000)
-    view.page.wait_for_function("window.scrollY > 1500")
+    while view.page.evaluate("window.scrollY") <= 1500:
+        view.page.wait_for_timeout(50)
     after = view.page.locator("#sign").bounding_box()
     assert before["x"] == after["x"]
     assert 0 <= after["y"] <= before["y"]

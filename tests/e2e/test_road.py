@@ -33,6 +33,7 @@ def test_an_approver_signs_in_signs_and_the_export_is_given_out(road: World, tab
     assert page.get_by_text("Say what your signature means.").first.is_visible()
     page.get_by_label("I authorise the release").check()
     page.locator("#id_comment").fill("Fit for the demo.")
+    page.get_by_label("Why you left these unopened").fill("They are known from the round before.")
     page.get_by_label("Password").fill(PASSWORD)
     page.locator("button[value=approve]").click()
     assert page.get_by_text("Recorded: your decision stands").is_visible()

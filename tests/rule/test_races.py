@@ -199,7 +199,12 @@ def test_200_pairs_of_a_change_and_a_decision_at_once(scene: Scene, capsys: Any)
 
 
 def _put_away(scene: Scene, candidate: Candidate) -> None:
-    """What is over is not judged again with every policy that comes after it."""
+    """What is over is not judged again with every policy that comes after it, and nothing waits for its run."""
+    run = EvalRun.objects.filter(label=candidate.name).latest("id")
+    for rollout in run.rollouts.filter(state="queued"):
+        factories.give(rollout, "right")
+        rollout.save()
+    runs.close_if_done(run.pk)
     if candidate.state != CandidateState.PROMOTED:
         candidates.withdraw(candidate_id=candidate.pk, by=scene.house.engineer, reason="Over.")
 

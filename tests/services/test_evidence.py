@@ -312,12 +312,21 @@ def test_the_document_holds_no_row_id_and_no_time_of_building(house: House) -> N
     )
 
 
+def test_to_evaluate_where_nothing_is_missing_changes_nothing(house: House) -> None:
+    candidate = house.evaluated()
+    first = factories.digest_of(candidate)
+
+    assert not gating.start_evaluation(candidate_id=candidate.pk, backend=house.backend, by=house.engineer)
+
+    assert factories.digest_of(candidate) == first
+
+
 def test_a_state_changed_and_changed_back_is_another_digest(house: House) -> None:
     candidate = house.evaluated()
     first = factories.digest_of(candidate)
 
-    gating.start_evaluation(candidate_id=candidate.pk, backend=house.backend, by=house.engineer)
-    gating.judge_if_measured(candidate.pk)
+    factories.sign(candidate, house.approver, decision="request_changes", comment="Look at it again.")
+    gating.judge_now(candidate.pk)
 
     assert factories.digest_of(candidate) != first
 
