@@ -110,7 +110,9 @@ EXPORTS_DIR = env_path("ASSAY_EXPORTS", VAR_DIR / "exports")
 MODELS_DIR = env_path("ASSAY_MODELS", VAR_DIR / "models")
 
 if not VAR_DIR.exists():
-    VAR_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)  # database, keys and unpublished models are nobody else's to read
+    VAR_DIR.mkdir(
+        mode=0o700, parents=True, exist_ok=True
+    )  # database, keys and unpublished models are nobody else's to read
 SECRET_KEY = os.environ.get("ASSAY_SECRET_KEY", "")
 if not SECRET_KEY:
     if PRODUCTION:

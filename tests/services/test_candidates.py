@@ -58,7 +58,9 @@ def test_final_states_lead_nowhere_and_every_other_state_can_be_reached() -> Non
 
 
 def evaluate(house: House, candidate: Candidate) -> Any:
-    if candidate.state == "in_review":  # nothing is missing there, and then nothing moves: until the rules are others
+    if (
+        candidate.state == "in_review"
+    ):  # nothing is missing there, and then nothing moves: until the rules are others
         text = {**house.policy.document, "note": "Another."}
         draft = policies.draft(track=house.track, document=text, by=house.administrator)
         policies.lock(policy_id=draft.pk, by=house.approver)
