@@ -37,6 +37,9 @@ def pairs_of(document: Document, runs: Mapping[str, EvalRun]) -> list[Pair]:
     ]
 
 
+_SIDES = ("candidate", "champion")
+
+
 def keys_of(document: Document, runs: Mapping[str, EvalRun]) -> dict[str, str]:
     """Suite digest -> the key of its comparison, with the runs at the revisions that the document counted."""
     if document["policy"] is None:
@@ -50,7 +53,12 @@ def keys_of(document: Document, runs: Mapping[str, EvalRun]) -> dict[str, str]:
     return keys
 
 
-_SIDES = ("candidate", "champion")
+def missing_pairs(document: Document) -> list[Pair]:
+    """Pairs of the document that are not written down, and whose runs still are as the document counted them."""
+    runs = runs_of(document)
+    keys = set(keys_of(document, runs).values())
+    there = comparisons.stored(keys)
+    return [pair for pair in pairs_of(document, runs) if pair.key in keys and pair.key not in there]
 
 
 def comparisons_of(

@@ -102,29 +102,23 @@ def _turn(then: str | None, now: str) -> Turn:
 
 
 def summary_of(pair: Pair, turns: Sequence[CaseTurn]) -> dict[str, Any]:
-    """{"turns": {turn: cases}, "families": {family: {turn: cases}}, "paired": …, "family_pairs": {family: …}}.
+    """{"turns": {turn: cases}, "paired": …, "family_pairs": {family: …}}.
 
     Cases are counted as cases; the pairs, for intervals, as distinct prompts: both right, lost, won, neither, missing.
     """
-    families: dict[str, Counter[str]] = {}
-    for turn in turns:
-        families.setdefault(turn.family, Counter())[turn.turn] += 1
-    found = {
-        "turns": dict(Counter(str(turn.turn) for turn in turns)),
-        "families": {family: dict(counted) for family, counted in families.items()},
-        "paired": None,
-        "family_pairs": {},
-    }
+    counted = dict(Counter(str(turn.turn) for turn in turns))
     if pair.other is None:
-        return found
+        return {"turns": counted, "paired": None, "family_pairs": {}}
     both = measured([pair.run, pair.other])
     ours, theirs = both[pair.run.pk], both[pair.other.pk]
-    found["paired"] = paired(ours.prompts, theirs.prompts)[pair.metric]
-    found["family_pairs"] = {
-        family: paired(ours.families.get(family, {}), theirs.families.get(family, {}))[pair.metric]
-        for family in sorted(ours.families.keys() | theirs.families.keys())
+    return {
+        "turns": counted,
+        "paired": paired(ours.prompts, theirs.prompts)[pair.metric],
+        "family_pairs": {
+            family: paired(ours.families.get(family, {}), theirs.families.get(family, {}))[pair.metric]
+            for family in sorted(ours.families.keys() | theirs.families.keys())
+        },
     }
-    return found
 
 
 def stored(keys: Iterable[str]) -> dict[str, Comparison]:

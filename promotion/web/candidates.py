@@ -85,9 +85,8 @@ def evaluate(request: HttpRequest, pk: int) -> HttpResponse:
     started = gating.start_evaluation(
         candidate_id=found.pk, backend=form.cleaned_data["backend"], by=request.user
     )
-    messages.success(
-        request, f"{len(started)} eval runs started. Their progress is on the pages of the runs."
-    )
+    said = f"{len(started)} eval runs started. Their progress is on the pages of the runs."
+    messages.success(request, said if started else "No eval run was missing, so none was started.")
     return redirect("promotion:candidate", pk)
 
 

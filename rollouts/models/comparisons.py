@@ -27,8 +27,7 @@ class Comparison(models.Model):
     run = models.ForeignKey("rollouts.EvalRun", models.PROTECT, related_name="+")
     other = models.ForeignKey("rollouts.EvalRun", models.PROTECT, null=True, related_name="+")
     metric = models.CharField(max_length=20)
-    # counts: {"turns": {turn: n}, "families": {family: {turn: n}}}
-    summary = models.JSONField()
+    summary = models.JSONField()  # counts: rollouts.comparisons.summary_of
     created_at = models.DateTimeField()
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from promotion import comparing, evidence
 from promotion.models import Candidate, CandidateState, Evidence
@@ -74,7 +77,6 @@ def test_the_summary_counts_turns_as_cases_and_pairs_as_prompts(house: House) ->
     summary = comparison(judged(house)).summary
 
     assert summary["turns"] == {"lost": 1, "wrong": 1, "won": 1, "missing": 1}
-    assert summary["families"] == {"calls": {"lost": 1, "wrong": 1, "won": 1, "missing": 1}}
     assert summary["paired"] == {"both": 16, "lost": 1, "won": 1, "neither": 1, "missing": 1}
     assert summary["family_pairs"]["calls"] == summary["paired"]
 
@@ -210,3 +212,30 @@ def test_what_was_judged_before_the_frame_was_kept_is_judged_again_by_the_sweep(
     candidate.refresh_from_db()
     assert candidate.state in (CandidateState.BLOCKED, CandidateState.IN_REVIEW)
     assert newest(candidate).pk != old.pk and newest(candidate).basis_digest is not None
+
+
+def test_the_cases_of_evidence_from_before_are_written_by_a_command_and_the_page_says_so_until_then(
+    house: House,
+) -> None:
+    candidate = judged(house)
+    with append_only.lifted(connection):
+        Evidence.objects.filter(candidate=candidate).update(basis_digest=None)
+    Comparison.objects.all().delete()
+    Candidate.objects.filter(pk=candidate.pk).update(state=CandidateState.REJECTED)
+    page, client = reverse("promotion:candidate", args=[candidate.pk]), Client()
+    client.force_login(house.auditor, backend="django.contrib.auth.backends.ModelBackend")
+    assert "was not written down when this evidence was judged" in client.get(page).content.decode()
+
+    call_command("compare_runs")
+
+    assert comparison(candidate).summary["turns"] == {"lost": 1, "wrong": 1, "won": 1, "missing": 1}
+    assert "Right to wrong" in client.get(page).content.decode()
+
+
+def test_a_run_whose_scores_changed_since_is_not_compared_as_what_was_judged(house: House) -> None:
+    candidate = judged(house)
+    old = document(candidate)
+    Comparison.objects.all().delete()
+    EvalRun.objects.filter(label=candidate.name).update(revision=9)
+
+    assert comparing.missing_pairs(old) == []
