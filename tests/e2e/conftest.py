@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,14 @@ class Tab:
         return found
 
 
+def _until_the_server_is_idle(seconds: float = 30) -> None:
+    """Waits for every request that a closed tab left behind: it must not meet a database that is being emptied."""
+    end = time.monotonic() + seconds
+    while busy := [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]:
+        assert time.monotonic() < end, f"the live server still answers after {seconds} s: {busy}"
+        busy[0].join(0.1)
+
+
 @pytest.fixture
 def scene(transactional_db: None) -> world.World:
     return world.build()
@@ -137,6 +147,7 @@ def tab(chromium: Any, live_server: Any) -> Iterator[Callable[..., Tab]]:
     yield open_tab
     for context in contexts:
         context.close()
+    _until_the_server_is_idle()
 
 
 PASSWORD = factories.PASSWORD
