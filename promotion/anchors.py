@@ -29,6 +29,26 @@ class Row(NamedTuple):
     digest: str
 
 
+def of_gate(position: int) -> str:
+    return f"gate:{position}"
+
+
+def of_suite(digest: str) -> str:
+    return f"suite:{digest}"
+
+
+def of_family(digest: str, family: str) -> str:
+    return f"family:{digest}:{family}"
+
+
+def of_case(pk: int) -> str:
+    return f"case:{pk}"
+
+
+def of_dataset(digest: str) -> str:
+    return f"dataset:{digest}"
+
+
 def rows_of(evidence: Evidence, document: Document, anchors: Iterable[str]) -> dict[str, Row]:
     """Those of the anchors that this evidence has, with their rows. At most four queries."""
     wanted = list(dict.fromkeys(anchors))
@@ -52,12 +72,12 @@ def _parts(evidence: Evidence, document: Document) -> dict[str, tuple[str, Any]]
     for part in document["suites"]:
         digest, name = part["digest"], part["name"]
         sides = {who: part[who] for who in ("candidate", "champion")}
-        found[f"suite:{digest}"] = (f"suite {name}", part)
+        found[of_suite(digest)] = (f"suite {name}", part)
         for family in part["families"]:
             counts = {who: run and run["families"].get(family) for who, run in sides.items()}
-            found[f"family:{digest}:{family}"] = (f"family {family} of {name}", counts)
+            found[of_family(digest, family)] = (f"family {family} of {name}", counts)
     for part in document.get("datasets", ()):
-        found[f"dataset:{part['digest']}"] = (f"dataset {part['name']} v{part['version']}", part)
+        found[of_dataset(part["digest"])] = (f"dataset {part['name']} v{part['version']}", part)
     return found
 
 
@@ -69,7 +89,7 @@ def _gates(evidence: Evidence, document: Document) -> dict[str, tuple[str, Any]]
         said = [entry, str(result.outcome), result.reason, result.numbers]
         suite = entry.get("suite")
         where = f" on {names.get(suite, suite[:12])}" if suite else ""
-        found[f"gate:{result.position}"] = (f"gate {result.gate}{where}", said)
+        found[of_gate(result.position)] = (f"gate {result.gate}{where}", said)
     return found
 
 

@@ -15,6 +15,7 @@ from promotion.models import Candidate, CandidateState, Evidence, Meaning, Polic
 from promotion.services import approvals, gating, people, policies, registry, tracks
 from promotion.services.proofs import Password
 from rollouts import store
+from rollouts.bulk import update_many
 from rollouts.hashing import sha256_bytes, sha256_json
 from rollouts.models import Artifact, Backend, BaseModel, EvalRun, Rollout, RolloutState, Subject, Suite
 from rollouts.scoring.decision import score
@@ -133,19 +134,38 @@ def finish_run(
     for rollout in order:
         give(rollout, chosen.get(rollout.case.key, "right"))
         rollout.finished_at = now
-    Rollout.objects.bulk_update(
-        order,
-        [
-            *("state", "finished_at", "failure_kind", "answer", "answer_class", "latency_ms"),
-            *("json_valid", "decision", "tool", "exact", "safe"),
-        ],
-    )
+    write(order)
     EvalRun.objects.filter(pk=run.pk).update(
         server_facts=served_by_llama(run.subject) if served is None else served
     )
     assert runs.close_if_done(run.pk)
     run.refresh_from_db()
     return run
+
+
+OUTCOME_FIELDS = (
+    "state",
+    "finished_at",
+    "failure_kind",
+    "failure_reason",
+    "answer",
+    "answer_class",
+    "finish_reason",
+    "latency_ms",
+    "prompt_tokens",
+    "completion_tokens",
+    "json_valid",
+    "decision",
+    "tool",
+    "exact",
+    "safe",
+)
+
+
+def write(rollouts: Sequence[Rollout]) -> None:
+    """Stores what the rollouts came to; Django's `bulk_update` takes ten times as long."""
+    rows = ((one.pk, [getattr(one, name) for name in OUTCOME_FIELDS]) for one in rollouts)
+    update_many(Rollout, OUTCOME_FIELDS, rows)
 
 
 def give(rollout: Rollout, outcome: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from promotion import anchors
 from rollouts.amendments import expected_now
 from rollouts.comparisons import compared_cases
 from rollouts.models import Case, ComparedCase, Comparison, Rollout, Turn
@@ -54,6 +55,10 @@ class ShownCase:
     expected: Any
     ours: Side | None
     theirs: Side | None
+
+    @property
+    def anchor(self) -> str:
+        return anchors.of_case(self.case.pk)
 
 
 @dataclass(frozen=True, slots=True)

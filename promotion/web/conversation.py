@@ -129,6 +129,14 @@ class Conversation:
         return {panel.url.removeprefix("#"): panel for panel in reversed(found)}
 
     @property
+    def of_anchor(self) -> dict[str, list[Asked]]:
+        """Anchor -> the threads about that row, the newest unresolved one first."""
+        found: dict[str, list[Asked]] = {}
+        for asked in self.threads:
+            found.setdefault(asked.thread.anchor, []).append(asked)
+        return found
+
+    @property
     def unresolved(self) -> int:
         return sum(asked.thread.resolved_at is None for asked in self.threads)
 
@@ -230,7 +238,9 @@ def _place(anchor: str) -> str:
     if kind == "family":
         suite, _, family = rest.partition(":")
         return f"#{row_id(suite, family)}"
-    return {"gate": "#gates-h", "suite": "#suites", "case": f"#case-{rest}", "dataset": "#data"}.get(kind, "")
+    return {"gate": f"#gate-{rest}", "suite": "#suites", "case": f"#case-{rest}", "dataset": "#data"}.get(
+        kind, ""
+    )
 
 
 def _with_case(

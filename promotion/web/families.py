@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from django.utils.safestring import SafeString
 
+from promotion import anchors
 from promotion.attention import row_id
 from promotion.gates import Outcome
 from promotion.gates.base import Counts, bound_floor
@@ -54,6 +55,7 @@ class Row:
     champion: Counts | None
     paired: Paired | None
     id: str  # of the row on the page, see promotion.attention
+    anchor: str  # by which comments name it, see promotion.anchors
     chart: str = ""
 
     @property
@@ -128,6 +130,7 @@ def _group(policy: Mapping[str, Any], part: Mapping[str, Any], compared: Mapping
             judged=rule.per_family,
             pairs=compared.get("family_pairs", {}).get(family),
             at=row_id(part["digest"], family),
+            anchor=anchors.of_family(part["digest"], family),
         )
         for family, metrics in run["families"].items()
         if sum(metrics[rule.metric].values())
@@ -143,6 +146,7 @@ def _group(policy: Mapping[str, Any], part: Mapping[str, Any], compared: Mapping
         judged=not rule.per_family,
         pairs=compared.get("paired"),
         at=row_id(part["digest"]),
+        anchor=anchors.of_suite(part["digest"]),
     )
     rows.sort(key=lambda row: (row.danger, row.label))
     return Group(part["name"], part["digest"], rule, total, rows if len(rows) > 1 or rule.per_family else [])
@@ -168,6 +172,7 @@ def _row(
     judged: bool,
     pairs: Mapping[str, int] | None,
     at: str,
+    anchor: str,
 ) -> Row:
     alpha = float(rule.alpha)
     needs = rule.minimum if judged else None
@@ -184,6 +189,7 @@ def _row(
         champion=champion if champion and champion.n else None,
         paired=_paired(pairs, alpha) if pairs else None,
         id=at,
+        anchor=anchor,
     )
 
 

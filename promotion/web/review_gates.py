@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
+from promotion import anchors
+from promotion.attention import row_id
 from promotion.fragility import Fragility, fragility
 from promotion.gates import GATES
 from promotion.models import Candidate, CandidateState, Evidence, GateResult
@@ -38,6 +40,12 @@ class GateRow:
     masked: int | None
     meets_with: str
     fragile: Fragility | None
+    position: int | None  # in the policy; None for the signatures, which are no row of the evidence
+    measured_at: str  # id of the row of the family table with what it measured, or ""
+
+    @property
+    def anchor(self) -> str:
+        return "" if self.position is None else anchors.of_gate(self.position)
 
     @property
     def unmet(self) -> bool:
@@ -82,6 +90,7 @@ def gate_rows(
     """`results` are what the gates say now, in the policy's order. Unmet gates first; else in the policy's order. The signatures are judged as they stand now."""
     entries = document["policy"]["document"]["gates"] if document["policy"] else []
     names = {part["digest"]: part["name"] for part in document["suites"]}
+    measured = {part["digest"] for part in document["suites"] if part["candidate"]}
     rows = [
         gate_row(
             result.gate,
@@ -90,6 +99,8 @@ def gate_rows(
             result.numbers,
             names.get(entry.get("suite"), ""),
             fragility(document, entry),
+            position=result.position,
+            measured_at=row_id(entry["suite"]) if "metric" in entry and entry["suite"] in measured else "",
         )
         for result, entry in zip(results, entries, strict=False)
         if result.gate != gating.APPROVAL_GATE
@@ -115,6 +126,9 @@ def gate_row(
     numbers: Mapping[str, Any],
     suite: str,
     fragile: Fragility | None,
+    *,
+    position: int | None = None,
+    measured_at: str = "",
 ) -> GateRow:
     bound, best = shown_bound(numbers.get("bound")), shown_bound(numbers.get("best_bound"))
     return GateRow(
@@ -131,6 +145,8 @@ def gate_row(
         masked=numbers.get("masked"),
         meets_with=str(numbers.get("meets_with") or ""),
         fragile=fragile,
+        position=position,
+        measured_at=measured_at,
     )
 
 

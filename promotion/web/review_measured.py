@@ -8,6 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from promotion import anchors
 from promotion.gates.base import Evidence, spent_alpha
 
 DEFAULT_ALPHA = "0.05"
@@ -57,6 +58,10 @@ class DataLine:
     bytes_word: str  # passed, failed or not_evaluated: whether the file is that of its sidecar
     overlaps: list[Mapping[str, Any]]
     not_compared: list[str]
+
+    @property
+    def anchor(self) -> str:
+        return anchors.of_dataset(self.part["digest"])
 
     @property
     def shares(self) -> bool:

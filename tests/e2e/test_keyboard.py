@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -103,15 +104,20 @@ def test_s_c_and_d_press_what_the_case_offers(road: World, tab: Callable[..., Ta
         view.page.wait_for_url(lambda url, part=part: part in url)
 
 
-def test_c_names_a_family_in_the_form_of_the_threads(road: World, tab: Callable[..., Tab]) -> None:
+@pytest.mark.parametrize("row", ["gate", "family", "suite"])
+def test_c_names_a_row_of_a_table_in_the_form_of_the_threads(
+    row: str, road: World, tab: Callable[..., Tab]
+) -> None:
     view = opened(road, tab)
     page = view.page
-    row = page.locator("tr[data-anchor^='family:']").nth(1)
-    family = row.get_attribute("data-anchor")
-    row.evaluate("row => { row.tabIndex = -1; row.focus() }")
+    item = page.locator(f"tr:has(a[href*='comment={row}'])").first
+    link = item.locator("a[data-key=c]")
+    anchor = parse_qs(urlsplit(link.get_attribute("href")).query)["comment"][0]
+    item.evaluate("row => { row.tabIndex = -1; row.focus() }")
+    assert link.evaluate("link => getComputedStyle(link).opacity") == "1"
     page.keyboard.press("c")
-    page.wait_for_url("**/?comment=family*#threads")
-    assert page.get_by_label("About").input_value() == family
+    page.wait_for_url(f"**/?comment={row}*#threads")
+    assert page.get_by_label("About").input_value() == anchor
     view.check()
 
 

@@ -11,6 +11,7 @@ from promotion.models import Approval
 from promotion.services import registry
 from rollouts.models import EvalRun, Rollout
 from rollouts.services import runs
+from tests import factories
 from tests.e2e.conftest import PASSWORD, Tab
 from tests.web import world as worlds
 from tests.web.world import World
@@ -91,9 +92,9 @@ def test_progress_moves_by_itself_and_stops_when_the_run_ends(road: World, tab: 
     for rollout in rollouts:
         worlds.score_with(rollout, worlds.results_of("r1")[rollout.case.key])
         rollout.finished_at = timezone.now()
-    Rollout.objects.bulk_update(rollouts[:4], worlds.SCORE_FIELDS)
+    factories.write(rollouts[:4])
     page.get_by_text("14 of 24 rollouts have ended.").wait_for(timeout=8000)
-    Rollout.objects.bulk_update(rollouts, worlds.SCORE_FIELDS)
+    factories.write(rollouts)
     assert runs.close_if_done(run.pk)
     page.get_by_role("button", name="Run again what failed").wait_for(timeout=8000)
     assert page.locator("[hx-get]").count() == 0

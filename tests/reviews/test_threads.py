@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.db import connection
@@ -10,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from promotion.anchors import rows_of
-from promotion.models import Candidate, Comment, Thread
+from promotion.models import Candidate, Comment, Evidence, Thread
 from promotion.services import gating, threads, waivers
 from promotion.web.conversation import conversation_of
 from rollouts.errors import Conflict, InvalidInput, NotAllowed, NotFound
@@ -264,6 +265,39 @@ def test_a_link_opens_the_form_with_its_row_chosen(house: factories.House, revie
     )
 
     assert f'<option value="case:{case.pk}" selected>case named-decline-3 (declines)</option>' in page
+
+
+@pytest.mark.parametrize("anchor", ["gate:3", "family:{suite}:declines", "suite:{suite}", "case:{case}"])
+def test_a_thread_shows_at_its_row_which_offers_another(
+    house: factories.House, reviewed: Candidate, anchor: str
+) -> None:
+    anchor = anchor.format(suite=house.suite.digest, case=case_of(house).pk)
+    thread = start(reviewed, house.approver, anchor)
+    page = html(signed_in(house.approver).get(reverse("promotion:candidate", args=[reviewed.pk])))
+
+    at_row = page[: page.index('id="threads"')]
+    assert at_row.count(f'href="#thread-{thread.pk}"') == 1
+    assert f"/candidates/{reviewed.pk}/?{urlencode({'comment': anchor})}#threads" in at_row
+    place = (
+        conversation_of(
+            reviewed,
+            Evidence.objects.get(candidate=reviewed),
+            document(reviewed),
+            {},
+            house.approver,
+        )
+        .threads[0]
+        .place
+    )
+    assert f'id="{place.removeprefix("#")}"' in page
+
+
+def test_who_may_not_comment_is_offered_no_link_to_it(house: factories.House, reviewed: Candidate) -> None:
+    start(reviewed, house.approver, "gate:3")
+    page = html(signed_in(house.auditor).get(reverse("promotion:candidate", args=[reviewed.pk])))
+
+    assert "comment=" not in page
+    assert "1 thread, unresolved" in page
 
 
 def test_a_thread_is_started_answered_resolved_and_opened_again_on_the_page(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -297,6 +298,18 @@ def test_changed_evidence_is_refused_with_the_difference(house: factories.House)
     assert f'name="evidence_digest" value="{new}"' in page
     assert not Approval.objects.filter(candidate=candidate).exists()
     assert Evidence.objects.filter(candidate=candidate, digest=shown["evidence_digest"]).exists()
+
+
+@pytest.mark.parametrize("wrong", [{"evidence_digest": "0" * 64}, {"password": "no"}, {"decision": ""}])
+def test_the_links_of_a_refused_page_lead_to_the_page_itself(
+    house: factories.House, wrong: dict[str, str]
+) -> None:
+    """Its own address only takes what is posted: `?cases=won` there would be a 405."""
+    response = sign(house.evaluated(wrong=2), signed_in(house.approver), **wrong)
+    assert response.status_code >= 400
+    links = re.findall(r'href="([^"]*)"', html(response))
+    assert any("?cases=won" in link for link in links)
+    assert not [link for link in links if link.startswith("?") or "/sign/" in link]
 
 
 def test_a_digest_that_was_never_shown_is_refused(house: factories.House) -> None:

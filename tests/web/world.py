@@ -64,32 +64,13 @@ def close_with_results(run: EvalRun, round_name: str, *, masked: Iterable[str] =
             rollout.failure_reason = "No complete answer within 120 s."
             continue
         score_with(rollout, recorded[rollout.case.key])
-    Rollout.objects.bulk_update(rollouts, SCORE_FIELDS, batch_size=200)
+    factories.write(rollouts)
     EvalRun.objects.filter(pk=run.pk).update(
         server_facts=factories.served_by_llama(run.subject), started_at=now
     )
     assert runs.close_if_done(run.pk)
     run.refresh_from_db()
     return run
-
-
-SCORE_FIELDS = [
-    "state",
-    "finished_at",
-    "failure_kind",
-    "failure_reason",
-    "answer",
-    "answer_class",
-    "finish_reason",
-    "latency_ms",
-    "prompt_tokens",
-    "completion_tokens",
-    "json_valid",
-    "decision",
-    "tool",
-    "exact",
-    "safe",
-]
 
 
 def score_with(rollout: Rollout, row: dict[str, Any]) -> None:
@@ -239,7 +220,7 @@ def _active(house: factories.House, suite: Suite) -> EvalRun:
     for rollout in rollouts[1:]:
         score_with(rollout, results_of("r1")[rollout.case.key])
     rollouts[0].state, rollouts[0].failure_kind = RolloutState.MASKED, "rate_limit"
-    Rollout.objects.bulk_update(rollouts, SCORE_FIELDS)
+    factories.write(rollouts)
     run.refresh_from_db()
     return run
 

@@ -83,13 +83,6 @@ function press(key) {
   return Boolean(found);
 }
 
-/* A row without a link to comment on it is named in the threads' form by its [data-anchor]. */
-function comment() {
-  if (press("c") || !document.getElementById("threads")) return;
-  const anchor = currentOf(items())?.dataset.anchor ?? "page";
-  location.assign(`?comment=${encodeURIComponent(anchor)}#threads`);
-}
-
 /* Opening a row is reading it: v opens a closed one, and openings.js notes that without leaving the place. */
 function view() {
   const item = currentOf(items());
@@ -124,8 +117,7 @@ function act(event) {
   else if (key === "J") stepGroup(1);
   else if (key === "K") stepGroup(-1);
   else if (key === "v") view();
-  else if (key === "c") comment();
-  else if (key === "s" || key === "d") press(key);
+  else if (key === "s" || key === "c" || key === "d") press(key);
   else if (key === "Enter") return toggle(event);
   else return false;
   return true;
