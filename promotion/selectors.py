@@ -45,15 +45,20 @@ ENGINEERS_TURN = (
 )
 
 
-def signatures_of(candidate: Candidate) -> list[Signature]:
-    """The approvals that still stand, oldest first, as the approval gate reads them."""
+def standing_approvals(candidate: Candidate) -> QuerySet[Approval]:
+    """Approvals that were not withdrawn, by people who still are in the group they signed in, oldest first."""
     standing = Approval.objects.filter(
         candidate=candidate,
         decision=Decision.APPROVE,
         withdrawn_at__isnull=True,
         approver__is_active=True,
         approver__groups__name=F("role"),  # who was taken out of the group no longer stands for it
-    ).select_related("approver")
+    )
+    return standing.select_related("approver").order_by("id")
+
+
+def signatures_of(candidate: Candidate) -> list[Signature]:
+    """The approvals that still stand, as the approval gate reads them."""
     return [
         Signature(
             person=approval.approver.get_username(),
@@ -61,7 +66,7 @@ def signatures_of(candidate: Candidate) -> list[Signature]:
             evidence_digest=approval.evidence_digest,
             signed_at=approval.signed_at,
         )
-        for approval in standing.order_by("id")
+        for approval in standing_approvals(candidate)
     ]
 
 

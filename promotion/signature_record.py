@@ -20,6 +20,7 @@ def signature_record(approval: Approval) -> dict[str, Any]:
         "authenticated_at": approval.authenticated_at.isoformat(),
         "signed_at": approval.signed_at.isoformat(),
         "evidence_digest": approval.evidence_digest,
+        "policy_digest": approval.policy_digest,
         "template_version": approval.template_version,
         "panels_opened": approval.panels_opened,
         "panels_unopened": approval.panels_unopened,

@@ -1,5 +1,8 @@
 """Triggers that refuse UPDATE, DELETE and TRUNCATE on append-only tables, on PostgreSQL and SQLite.
 
+Of the people's table they refuse a change of the name and a DELETE: evidence and history name people by it, and duties
+are kept apart by it.
+
 SQLite drops triggers when a table is altered, so they are installed again after every migrate; `missing` is
 asked at start (promotion.checks). `lifted` is for the test suite's flush alone.
 """
@@ -27,6 +30,9 @@ APPEND_ONLY = (
 )
 
 
+PEOPLE = "auth_user"
+
+
 def _tables(connection: BaseDatabaseWrapper) -> list[str]:
     present = set(connection.introspection.table_names())
     names = [
@@ -34,12 +40,20 @@ def _tables(connection: BaseDatabaseWrapper) -> list[str]:
         for label in APPEND_ONLY
         if apps.is_installed(label.split(".")[0])
     ]
-    return [name for name in names if name in present]
+    return [name for name in (*names, PEOPLE) if name in present]
 
 
 def _trigger_names(table: str, vendor: str) -> list[str]:
     verbs = ["update", "delete"] + (["truncate"] if vendor == "postgresql" else [])
     return [f"{table}_no_{verb}" for verb in verbs]
+
+
+def _when(table: str, verb: str, vendor: str) -> str:
+    """What of the verb is refused, between the table's name and the trigger's body."""
+    if (table, verb) != (PEOPLE, "UPDATE"):
+        return ""
+    differs = "IS DISTINCT FROM" if vendor == "postgresql" else "IS NOT"
+    return f"WHEN (OLD.username {differs} NEW.username) "
 
 
 def _existing(connection: BaseDatabaseWrapper) -> set[str]:
@@ -72,14 +86,14 @@ def install(connection: BaseDatabaseWrapper) -> None:
                 verb = name.rsplit("_", 1)[1].upper()
                 if connection.vendor == "sqlite":
                     cursor.execute(
-                        f'CREATE TRIGGER "{name}" BEFORE {verb} ON "{table}" '
+                        f'CREATE TRIGGER "{name}" BEFORE {verb} ON "{table}" {_when(table, verb, connection.vendor)}'
                         f"BEGIN SELECT RAISE(ABORT, 'append-only table {table}'); END"
                     )
                 else:
                     each = "STATEMENT" if verb == "TRUNCATE" else "ROW"
                     cursor.execute(
                         f'CREATE TRIGGER "{name}" BEFORE {verb} ON "{table}" '
-                        f"FOR EACH {each} EXECUTE FUNCTION assay_append_only()"
+                        f"FOR EACH {each} {_when(table, verb, connection.vendor)}EXECUTE FUNCTION assay_append_only()"
                     )
 
 

@@ -75,10 +75,3 @@ class StorageFailed(AssayError):
 
     code = "storage_failed"
     status = 507
-
-
-class NotInstalled(AssayError):
-    """An optional part is missing. The sentence names the command that installs it."""
-
-    code = "not_installed"
-    status = 501

@@ -123,13 +123,14 @@ class ApprovalOutput(serializers.ModelSerializer[Approval]):
     approver = Person()
     panels_opened = serializers.ListField(child=serializers.CharField())
     panels_unopened = serializers.ListField(child=serializers.CharField())
+    checklist = serializers.ListField(child=AnyObject())
 
     class Meta:
         model = Approval
         fields = [
             "approver", "printed_name", "role", "decision", "meaning", "comment", "method", "authenticated_at",
             "evidence_digest", "policy_digest", "signed_at", "template_version", "panels_opened", "panels_unopened",
-            "unopened_reason", "withdrawn_at", "withdrawn_reason",
+            "unopened_reason", "checklist", "withdrawn_at", "withdrawn_reason",
         ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ ACTIONS = {
     "candidate.reject": "A person rejected a candidate.",
     "candidate.signature_refused": "An attempt to sign was refused.",
     "candidate.signature_withdrawn": "A person withdrew their own signature.",
+    "candidate.signature_ended": "Signatures ended because their signer left the group or the house.",
     "candidate.glass_broken": "An administrator promoted without the signatures that the policy asks for.",
     "candidate.glass_reviewed": "Somebody else judged a promotion without signatures.",
     "candidate.glass_refused": "An attempt to promote without signatures, or to review one, was refused.",
@@ -51,4 +52,5 @@ ACTIONS = {
     "person.passkey_removed": "A person removed one of their passkeys.",
     "token.issued": "A person took an API token with their password.",
     "token.revoked": "A person ended one of their API tokens.",
+    "token.ended": "A person's API tokens ended with their password or their account.",
 }

@@ -11,7 +11,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from promotion import evidence as evidence_module
-from promotion import permissions
+from promotion import permissions, selectors
 from promotion.gates import Outcome
 from promotion.models import (
     CANDIDATE_MOVES,
@@ -26,7 +26,7 @@ from promotion.services import gating
 from promotion.services.proofs import Authenticated, Proof
 from promotion.services.reviews import Reviewed, require_reviewed
 from rollouts import audit
-from rollouts.errors import Conflict, InvalidInput, NotFound, StaleEvidence
+from rollouts.errors import Conflict, InvalidInput, StaleEvidence
 from rollouts.messages import send_after_commit
 from rollouts.states import require_move
 
@@ -65,7 +65,7 @@ def sign(
     by now, `NotAllowed` for the wrong person or proof, `Conflict` where the state forbids it or the review is not done.
     A refused attempt is in the audit history.
     """
-    with audit.refusals(REFUSED, subject=_candidate(candidate_id), actor=by):
+    with audit.refusals(REFUSED, subject=selectors.candidate_by_id(candidate_id, by), actor=by):
         authenticated = proof.check(by)
         words = Words(decision, meaning, comment.strip(), unopened_reason.strip(), template_version)
         return _sign(candidate_id, by, evidence_digest, authenticated, words)
@@ -84,15 +84,8 @@ def check(
 ) -> None:
     """Refuses what `sign` would refuse whatever the proof: asked before somebody is sent elsewhere to give it."""
     words = Words(decision, meaning, comment.strip(), unopened_reason.strip(), template_version)
-    with audit.refusals(REFUSED, subject=_candidate(candidate_id), actor=by), transaction.atomic():
+    with audit.refusals(REFUSED, subject=selectors.candidate_by_id(candidate_id, by), actor=by), transaction.atomic():
         _ready(candidate_id, by, evidence_digest, words)
-
-
-def _candidate(candidate_id: int) -> Candidate:
-    candidate = Candidate.objects.select_related("track").filter(pk=candidate_id).first()
-    if candidate is None:
-        raise NotFound("There is no such candidate.")
-    return candidate
 
 
 def _ready(

@@ -13,12 +13,12 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, F, OuterRef
+from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
 from promotion import evidence as evidence_module
 from promotion import permissions
-from promotion.models import Candidate, CandidateState, Dispute, DisputeState
+from promotion.models import OPEN_STATES, Candidate, CandidateState, Dispute, DisputeState, Policy
 from promotion.services import gating
 from rollouts import audit
 from rollouts.amendments import expected_now
@@ -93,19 +93,24 @@ def _create(
                 raised_at=timezone.now(),
             )
     except IntegrityError as error:
-        standing = Dispute.objects.filter(case=case, state=DisputeState.OPEN).first()
-        if standing is None:
-            raise
-        raise Conflict(
-            f"Case {case.key} is in dispute already: dispute {standing.pk}. Decide that one first.",
-            dispute=standing.pk,
-        ) from error
+        there = disputes().filter(case=case, state=DisputeState.OPEN)
+        standing = there.visible_to(by).first()
+        if standing is not None:
+            raise Conflict(
+                f"Case {case.key} is in dispute already: dispute {standing.pk}. Decide that one first.",
+                dispute=standing.pk,
+            ) from error
+        if there.exists():
+            raise Conflict(
+                f"Case {case.key} is in dispute already, on a candidate that you may not see. That one is decided first."
+            ) from error
+        raise
 
 
 def accept(*, dispute_id: int, by: User, resolution: str) -> Dispute:
     """Amend the disputed case for every run, and score every captured answer to it again, without a call.
 
-    The second person: an approver or administrator who neither raised it nor submitted the candidate or the champion.
+    The second person: an approver or administrator who neither raised it nor submitted a model that the suite judges.
     Candidates whose evidence counts those runs are judged again after commit, and signatures on the evidence before end.
     Raises `Conflict` where it is decided, or where an answer cannot be scored again: then nothing is changed.
     """
@@ -158,18 +163,31 @@ def withdraw(*, dispute_id: int, by: User) -> Dispute:
 def _to_decide(dispute: Dispute, by: User) -> tuple[User, Dispute]:
     """The person as the database knows them, and the dispute while it is open, under its candidate's lock."""
     person = User.objects.get(pk=by.pk)
-    candidate = gating.locked_candidate(dispute.candidate_id)
+    gating.locked_candidate(dispute.candidate_id)
     permissions.require_can_decide_dispute(
-        person, raised_by=dispute.raised_by.get_username(), submitters=submitters(candidate)
+        person, raised_by=dispute.raised_by.get_username(), submitters=submitters(dispute)
     )
     return person, _open(dispute.pk)
 
 
-def submitters(candidate: Candidate) -> list[str]:
-    """Whose model gains or loses by an amended case: the candidate's submitter and the champion's."""
-    champion = evidence_module.champion_of(candidate.track_id)
-    models = [candidate, *([champion] if champion else [])]
-    return sorted({model.submitted_by.get_username() for model in models})
+def submitters(dispute: Dispute) -> list[str]:
+    """Whose model gains or loses by the amended case: open candidates and champions of every track that the suite judges."""
+    tracks = {dispute.candidate.track_id, *_tracks_judged_on(dispute.case.suite.digest)}
+    models = Candidate.objects.filter(track__in=tracks).filter(
+        Q(pk=dispute.candidate_id) | Q(state__in=OPEN_STATES) | Q(entry__aliases__name="champion")
+    )
+    return sorted(set(models.values_list("submitted_by__username", flat=True)))
+
+
+def _tracks_judged_on(suite_digest: str) -> list[int]:
+    """Tracks whose policy asks for the suite."""
+    locked = Policy.objects.filter(locked_at__isnull=False).order_by("track_id", "version")
+    newest = {policy.track_id: policy for policy in locked.only("track_id", "version", "document")}
+    return [
+        track
+        for track, policy in newest.items()
+        if suite_digest in [part["digest"] for part in policy.document["suites"]]
+    ]
 
 
 def _open(dispute_id: int) -> Dispute:
@@ -200,10 +218,10 @@ def _record(dispute: Dispute, **more: Any) -> None:
 
 def _judge_again(suite_digest: str) -> None:
     """Candidates of tracks whose policy asks for the suite: their evidence is another now."""
-    for candidate in Candidate.objects.filter(state__in=gating.JUDGED_STATES).order_by("pk"):
-        policy = evidence_module.current_policy(candidate.track_id)
-        if policy is None or suite_digest not in [part["digest"] for part in policy.document["suites"]]:
-            continue
+    judged = Candidate.objects.filter(
+        state__in=gating.JUDGED_STATES, track__in=_tracks_judged_on(suite_digest)
+    )
+    for candidate in judged.order_by("pk"):
         try:
             gating.judge_if_changed(candidate)
         except Exception:  # one that cannot be judged must not keep the others waiting

@@ -309,14 +309,22 @@ def _results(evidence: Evidence, outcomes: list[tuple[str, GateOutcome]]) -> lis
 
 
 def freeze(candidate: Candidate) -> tuple[Evidence, list[tuple[str, GateOutcome]]]:
-    """The stored evidence of the candidate's present state with its gate outcomes. Equal states share a row."""
+    """The stored evidence of the candidate's present state with its gate outcomes.
+
+    A state that is still the newest shares its row. One that was left and has come back is another revision, so that
+    what was signed before it was left does not count for it.
+    """
     _hold_runs(candidate)
     built = evidence_module.build(candidate)
-    policy = built.document["policy"]
-    outcomes = outcomes_of(built.document, evidence_module.now())
     stored = Evidence.objects.filter(digest=built.digest).first()
+    if stored is not None and stored != Evidence.objects.filter(candidate=candidate).order_by("-id").first():
+        candidate.revision += 1
+        Candidate.objects.filter(pk=candidate.pk).update(revision=candidate.revision)
+        built, stored = evidence_module.build(candidate), None
+    outcomes = outcomes_of(built.document, evidence_module.now())
     if stored is not None:
         return stored, outcomes
+    policy = built.document["policy"]
     stored = Evidence.objects.create(
         candidate=candidate,
         policy=Policy.objects.get(track_id=candidate.track_id, version=policy["version"]) if policy else None,
@@ -338,23 +346,36 @@ def approval_rule(document: dict[str, Any]) -> dict[str, Any]:
     return rule
 
 
-def involved_people(document: dict[str, Any]) -> list[str]:
+# the document's `people` -> what they did; older documents lack some
+PARTS = {
+    "submitted_by": "submitted it",
+    "base_registered_by": "registered the base model",
+    "datasets_registered_by": "registered its data",
+    "runs_started_by": "started its runs",
+    "backends_saved_by": "saved the backend",
+    "suites_sealed_by": "sealed a suite",
+    "amendments_by": "amended a case",
+    "policy_created_by": "drafted the policy",
+    "policy_written_by": "wrote the policy",
+    "policy_locked_by": "locked the policy",
+    "waivers_by": "asked for or granted a waiver",
+}
+
+
+def parts_of(document: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Person -> what they did for this evidence. Where the rule separates duties none of them signs it."""
+    found: dict[str, list[str]] = {}
+    for key, part in PARTS.items():
+        names = document["people"].get(key) or ()
+        for name in [names] if isinstance(names, str) else names:
+            if name and part not in found.setdefault(name, []):
+                found[name].append(part)
+    return dict(sorted(found.items()))
+
+
+def involved_people(document: Mapping[str, Any]) -> list[str]:
     """Who may not sign this evidence where the rule separates duties."""
-    people = document["people"]
-    named = [
-        people["submitted_by"],
-        people.get("base_registered_by"),
-        people["policy_created_by"],
-        *people.get("policy_written_by", ()),
-        people["policy_locked_by"],
-        *people["runs_started_by"],
-        *people.get("backends_saved_by", ()),
-        *people.get("amendments_by", ()),
-        *people["suites_sealed_by"],
-        *people.get("datasets_registered_by", ()),
-        *people.get("waivers_by", ()),
-    ]
-    return sorted({name for name in named if name})
+    return list(parts_of(document))
 
 
 def unmet(candidate: Candidate) -> tuple[Evidence, list[str]]:

@@ -88,7 +88,7 @@ class Password:
         ).values_list("data", flat=True)
         if sum(json.loads(bytes(data)).get("code") == WrongPassword.code for data in tries) >= MAX_TRIES:
             raise TooManyTries(
-                f"{MAX_TRIES} wrong passwords in a row. Wait {TRY_WINDOW.seconds // 60} minutes."
+                f"{MAX_TRIES} wrong passwords within {TRY_WINDOW.seconds // 60} minutes. Try again in as many."
             )
         # as the database knows the person now, not as the session remembers them
         if not User.objects.get(pk=person.pk).check_password(self.password):

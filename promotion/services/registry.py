@@ -27,6 +27,7 @@ from promotion.models import (
     RegistryEntry,
     Track,
 )
+from promotion.selectors import standing_approvals
 from promotion.services import approvals, gating
 from promotion.signature_record import signature_record
 from rollouts import audit, store
@@ -200,9 +201,12 @@ def _write_entry(candidate: Candidate, evidence: Evidence) -> RegistryEntry:
 
 
 def _record(candidate: Candidate, evidence: Evidence) -> dict[str, Any]:
-    valid = candidate.approvals.filter(
-        evidence_digest=evidence.digest, withdrawn_at__isnull=True, decision="approve"
-    )
+    approval = gating.approvals_outcome(candidate, evidence)
+    counted = [
+        signature
+        for signature in standing_approvals(candidate).filter(evidence_digest=evidence.digest)
+        if signature.approver.get_username() in approval.numbers["signed_by"]
+    ]
     return {
         "candidate": str(candidate),
         "gguf_sha256": candidate.gguf_id,
@@ -215,10 +219,14 @@ def _record(candidate: Candidate, evidence: Evidence) -> dict[str, Any]:
             for result in evidence.gate_results.all()
             if result.gate != gating.APPROVAL_GATE
         ]
-        + [_approval_record(candidate, evidence)],
-        "signatures": [
-            signature_record(approval) for approval in valid.select_related("approver").order_by("id")
+        + [
+            {
+                "gate": gating.APPROVAL_GATE,
+                "outcome": str(approval.outcome),
+                "reason": approval.reason,
+            }
         ],
+        "signatures": [signature_record(signature) for signature in counted],
         "broken_glass": _glass_record(candidate, evidence),
     }
 
@@ -236,11 +244,6 @@ def _glass_record(candidate: Candidate, evidence: Evidence) -> dict[str, Any] | 
         "review_due_at": glass.review_due_at.isoformat(),
         "evidence_digest": glass.evidence_digest,
     }
-
-
-def _approval_record(candidate: Candidate, evidence: Evidence) -> dict[str, str]:
-    outcome = gating.approvals_outcome(candidate, evidence)
-    return {"gate": gating.APPROVAL_GATE, "outcome": str(outcome.outcome), "reason": outcome.reason}
 
 
 def _manifest(candidate: Candidate) -> dict[str, Any]:

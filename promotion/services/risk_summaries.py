@@ -22,10 +22,10 @@ def write(*, candidate_id: int, text: str, digest: str, by: User) -> RiskSummary
 
     `digest` is the evidence that was shown. Raises `StaleEvidence` where it is another by now.
     """
-    text = _checked(text)
     with transaction.atomic():
         candidate = selectors.candidate_by_id(candidate_id, by)
         permissions.require_can_summarise(by, candidate.submitted_by_id)
+        text = _checked(text)
         candidate = gating.locked_candidate(candidate_id)
         evidence = selectors.latest_evidence(candidate)
         if evidence is None or candidate.state not in WRITTEN_IN:

@@ -1,14 +1,16 @@
-"""Taking one's own signature back, for as long as nothing was published on it."""
+"""Ending a signature before anything is published on it: by taking one's own back, or with the role it was given in."""
 
 from __future__ import annotations
 
-from django.contrib.auth.models import User
+from typing import Any
+
+from django.contrib.auth.models import Group, User
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from promotion import permissions
-from promotion.models import Approval, Candidate, CandidateState, Decision
+from promotion import permissions, selectors
+from promotion.models import OPEN_STATES, Approval, Candidate, CandidateState, Decision
 from promotion.services import gating
 from rollouts import audit
 from rollouts.errors import Conflict, InvalidInput
@@ -36,6 +38,7 @@ def withdraw_signature(*, candidate_id: int, by: User, reason: str) -> Approval:
     if len(reason) > MAX_REASON:
         raise InvalidInput("reason", f"must be at most {MAX_REASON} characters.")
     with transaction.atomic():
+        selectors.candidate_by_id(candidate_id, by)
         candidate = gating.locked_candidate(candidate_id)
         require_can_withdraw(candidate, by)
         taken: list[Approval] = list(standing_of(candidate, by))
@@ -71,6 +74,53 @@ def require_can_withdraw(candidate: Candidate, person: User) -> None:
         raise Conflict(f"{candidate} is {state.replace('_', ' ')}: no signature of it counts in that state.")
     if not standing_of(candidate, person).exists():
         raise Conflict(f"{person.get_username()} has no signature on {candidate} that could be withdrawn.")
+
+
+def end_with_role(
+    sender: Any, instance: Any, action: str, reverse: bool, pk_set: set[int] | None, **_: Any
+) -> None:
+    """Whoever leaves a group ends what they signed as one of it: coming back later does not revive it."""
+    if action not in ("pre_remove", "pre_clear"):
+        return
+    people, groups = ([instance.pk], pk_set) if not reverse else (pk_set, [instance.pk])
+    left = Q() if people is None else Q(approver__in=people)
+    if groups is not None:
+        left &= Q(role__in=Group.objects.filter(pk__in=groups).values("name"))
+    _end(Approval.objects.filter(left), "Its signer left the group.")
+
+
+def end_with_account(sender: Any, instance: User, **_: Any) -> None:
+    """The same for whoever is deactivated."""
+    if instance.pk and not instance.is_active:
+        _end(Approval.objects.filter(approver=instance), "Its signer's account was deactivated.")
+
+
+def end_with_group(sender: Any, instance: Group, **_: Any) -> None:
+    _end(Approval.objects.filter(role=instance.name), "Its signer's group was deleted.")
+
+
+@transaction.atomic
+def _end(signatures: QuerySet[Approval], reason: str) -> None:
+    standing = signatures.filter(
+        candidate__state__in=OPEN_STATES, decision=Decision.APPROVE, withdrawn_at__isnull=True
+    )
+    for candidate_id in sorted(set(standing.values_list("candidate_id", flat=True))):
+        candidate = gating.locked_candidate(candidate_id)
+        if candidate.state not in OPEN_STATES:
+            continue
+        ended = list(standing.filter(candidate=candidate).select_related("approver"))
+        for approval in ended:
+            approval.withdrawn_at, approval.withdrawn_reason = timezone.now(), reason
+            approval.save(update_fields=["withdrawn_at", "withdrawn_reason"])
+        if candidate.state in WITHDRAWN_FROM:
+            _settle(candidate)
+        audit.record(
+            "candidate.signature_ended",
+            subject=candidate,
+            actor="system:roles",
+            people=sorted({approval.approver.get_username() for approval in ended}),
+            reason=reason,
+        )
 
 
 def _settle(candidate: Candidate) -> None:

@@ -55,6 +55,8 @@ def _render_review(
         "disputes": dispute_section(found, shown.document, request.user),
         "glass": glass_section(found, shown.evidence, request.user),
         "masked": masked_section(shown.document, shown.runs, request.GET.dict()),
+        "people": gating.parts_of(shown.document) if shown.document else {},
+        "separated": bool(shown.document) and gating.approval_rule(shown.document)["separation_of_duties"],
         "form": form,
         "methods": methods_of(request.user) if shown.sign.allowed else None,
         "evaluate_form": EvaluateForm(),

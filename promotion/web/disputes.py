@@ -136,6 +136,7 @@ def raise_dispute(request: HttpRequest, pk: int, case_pk: int) -> HttpResponse:
     found, evidence, case = _disputed(request, pk, case_pk)
     form = RaiseForm(request.POST)
     if not form.is_valid():
+        permissions.require_can_dispute(request.user)
         return _render_new(request, found, evidence, case, form, status=422)
     try:
         made = disputes.raise_dispute(candidate_id=pk, case_id=case_pk, by=request.user, **form.cleaned_data)
@@ -221,7 +222,7 @@ def _why_not_decide(found: Candidate, shown: Dispute, person: User) -> str:
         return f"It is {shown.state}."
     try:
         permissions.require_can_decide_dispute(
-            person, raised_by=shown.raised_by.get_username(), submitters=disputes.submitters(found)
+            person, raised_by=shown.raised_by.get_username(), submitters=disputes.submitters(shown)
         )
     except AssayError as error:
         return error.message

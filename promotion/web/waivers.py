@@ -208,6 +208,7 @@ def request_waiver(request: HttpRequest, pk: int) -> HttpResponse:
     gates = _askable(found)
     form = WaiverForm(gates, request.POST)
     if not form.is_valid():
+        permissions.require_can_request_waiver(request.user)
         return _render_ask(request, found, gates, form, 422)
     gate, _, suite = form.cleaned_data["gate"].partition(":")
     try:

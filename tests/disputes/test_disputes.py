@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.db import IntegrityError, transaction
 
 from promotion.models import Candidate, CandidateState, Dispute, DisputeState
-from promotion.services import disputes, reviews
+from promotion.services import disputes, policies, reviews, tracks
 from promotion.services.disputes import accept, decline, withdraw
 from rollouts.errors import Conflict, InvalidInput, NotAllowed, NotFound, StaleEvidence
 from rollouts.models import Amendment, AuditEvent, Case
@@ -163,7 +163,7 @@ def test_who_submitted_the_candidate_never_decides(house: House, candidate: Cand
     dispute = raised(house, candidate, by=house.approver_2)
     house.engineer.groups.add(Group.objects.get(name="approver"))
 
-    with pytest.raises(NotAllowed, match="submitted the candidate or the champion"):
+    with pytest.raises(NotAllowed, match="submitted a model that the suite judges"):
         decide(dispute_id=dispute.pk, by=User.objects.get(username="engineer"), resolution=RESOLUTION)
 
 
@@ -172,8 +172,46 @@ def test_who_submitted_the_champion_never_decides(house: House, candidate: Candi
     Candidate.objects.filter(pk=champion.pk).update(submitted_by=house.approver)
     dispute = raised(house, candidate)
 
-    with pytest.raises(NotAllowed, match="submitted the candidate or the champion"):
+    with pytest.raises(NotAllowed, match="submitted a model that the suite judges"):
         accept(dispute_id=dispute.pk, by=house.approver, resolution=RESOLUTION)
+
+
+def other_track(house: House, *, on: Any) -> Candidate:
+    """A candidate of the approver's in a track of its own, whose policy asks for the suite `on`."""
+    track = tracks.create(name="other", purpose="Another product.", by=house.administrator)
+    draft = policies.draft(track=track, document=factories.policy_document([on]), by=house.administrator)
+    policies.lock(policy_id=draft.pk, by=house.approver_2)
+    return factories.built_candidate(track, house.base, house.approver, name="theirs")
+
+
+def test_who_submitted_a_sibling_that_the_suite_judges_never_decides(
+    house: House, candidate: Candidate
+) -> None:
+    factories.built_candidate(house.track, house.base, house.approver, name="sibling")
+    dispute = raised(house, candidate)
+
+    with pytest.raises(NotAllowed, match="submitted a model that the suite judges"):
+        accept(dispute_id=dispute.pk, by=house.approver, resolution=RESOLUTION)
+
+
+def test_who_submitted_to_another_track_that_the_suite_judges_never_decides(
+    house: House, candidate: Candidate
+) -> None:
+    theirs = other_track(house, on=house.suite)
+    dispute = raised(house, candidate)
+
+    with pytest.raises(NotAllowed, match="submitted a model that the suite judges"):
+        decline(dispute_id=dispute.pk, by=house.approver, resolution=RESOLUTION)
+    Candidate.objects.filter(pk=theirs.pk).update(state="withdrawn")
+    decline(dispute_id=dispute.pk, by=house.approver, resolution=RESOLUTION)
+
+
+def test_who_submitted_to_a_track_of_other_suites_decides(house: House, candidate: Candidate) -> None:
+    other_track(house, on=factories.suite(house.engineer, name="elsewhere"))
+    dispute = raised(house, candidate)
+
+    accept(dispute_id=dispute.pk, by=house.approver, resolution=RESOLUTION)
+    assert Dispute.objects.get().state == DisputeState.ACCEPTED
 
 
 @pytest.mark.parametrize("role", ["engineer", "auditor"])

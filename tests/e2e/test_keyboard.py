@@ -96,7 +96,7 @@ def test_enter_opens_and_closes_a_case(road: World, tab: Callable[..., Tab]) -> 
 
 
 def test_s_c_and_d_press_what_the_case_offers(road: World, tab: Callable[..., Tab]) -> None:
-    for key, part in (("s", "/cases/"), ("c", "comment=case:"), ("d", "/dispute")):
+    for key, part in (("s", "/cases/"), ("c", "comment=case%3A"), ("d", "/dispute")):
         view = opened(road, tab)
         to_cases(view)
         view.page.keyboard.press("j")

@@ -113,13 +113,15 @@ def test_only_the_signer_takes_a_signature_back(two: House) -> None:
     assert Approval.objects.get().withdrawn_at is None
 
 
-def test_who_is_no_approver_any_more_may_still_take_it_back(two: House) -> None:
+def test_who_is_no_approver_any_more_has_nothing_left_to_take_back(two: House) -> None:
     signer = factories.person("both", "approver", "auditor")
     candidate = two.evaluated()
     sign(candidate, signer)
     signer.groups.remove(signer.groups.get(name="approver"))
 
-    assert withdraw(candidate, User.objects.get(pk=signer.pk)).withdrawn_at is not None
+    with pytest.raises(Conflict, match="has no signature on"):
+        withdraw(candidate, User.objects.get(pk=signer.pk))
+    assert Approval.objects.get().withdrawn_reason == "Its signer left the group."
 
 
 def test_an_inactive_person_takes_nothing_back(two: House) -> None:

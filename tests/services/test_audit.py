@@ -232,6 +232,17 @@ def test_the_database_refuses_to_change_or_remove_what_is_append_only(
     assert list(model.objects.order_by("pk").values()) == before
 
 
+def test_the_database_refuses_to_rename_or_delete_a_person(engineer: User) -> None:
+    """Evidence and history name people, and duties are kept apart by the name."""
+    people = User.objects.filter(pk=engineer.pk)
+    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+        people.update(username="somebody-else")
+    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+        engineer.delete()
+    people.update(first_name="Mara", is_active=False)
+    assert people.get().username == "engineer"
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("model", TABLES)
 def test_postgresql_refuses_to_truncate_what_is_append_only(promoted: House, model: Any) -> None:
