@@ -73,7 +73,11 @@ class Fragility:
             number = _number(self.flips, f"{more} rollout")
             return f"{number} without a score would {'end' if self.passes else 'pass'} it."
         if self.flips is None:
-            while_masked = f" while {self.masked} have no score" if self.masked else ""
+            while_masked = (
+                f" while {self.masked} {'has' if self.masked == 1 else 'have'} no score"
+                if self.masked
+                else ""
+            )
             return (
                 "" if self.passes else f"No number of wrong answers turned right would pass it{while_masked}."
             )
@@ -87,12 +91,16 @@ class Fragility:
         if not self.masked or self.unit == "rollouts":
             return ""
         if self.passes:
-            return f"It passes with all {self.masked} without a score counted wrong."
+            return f"It passes with {self._all_masked} without a score counted wrong."
         if self.outcome is Outcome.FAILED:
-            return f"It fails with all {self.masked} without a score counted right."
+            return f"It fails with {self._all_masked} without a score counted right."
         if self.masked_needed is None:
-            return f"The {self.masked} without a score decide it."
+            return f"The {self.masked} without a score {'decides' if self.masked == 1 else 'decide'} it."
         return f"It passes if {self.masked_needed} of the {self.masked} without a score prove right."
+
+    @property
+    def _all_masked(self) -> str:
+        return "the 1" if self.masked == 1 else f"all {self.masked}"
 
     @property
     def by_family(self) -> str:

@@ -126,8 +126,8 @@ def require_can_decide_dispute(person: User, *, raised_by: str = "", submitters:
         raise NotAllowed(f"{raised_by} may not decide this dispute: they raised it. Somebody else must.")
     if person.get_username() in submitters:
         raise NotAllowed(
-            f"{person.get_username()} may not decide this dispute: they submitted the candidate or the champion. "
-            "Somebody else must."
+            f"{person.get_username()} may not decide this dispute: they submitted a model that the suite "
+            "judges. Somebody else must."
         )
 
 
@@ -147,13 +147,18 @@ def require_can_sign(person: User, *, involved: Sequence[str], separated: bool, 
 
     `involved` are the user names of those who could shape what is signed: see `gating.involved_people`.
     """
+    # auditors change nothing; a policy locked before that was refused may still name them
+    signing = [group for group in groups if group != AUDITOR]
     # the groups as they are given: neither a superuser nor anybody else signs in a group they are not in
     own = own_groups(person)
-    if not person.is_active or not own & set(groups):
-        raise NotAllowed(f"{person.get_username()} may not sign: that needs {' or '.join(groups)}.")
+    if not person.is_active or not own & set(signing):
+        needed = (
+            f"that needs {' or '.join(signing)}" if signing else "its policy names auditors, who sign nothing"
+        )
+        raise NotAllowed(f"{person.get_username()} may not sign: {needed}.")
     if separated:
         _require_no_part(person, involved, "sign")
-    return next(group for group in groups if group in own)
+    return next(group for group in signing if group in own)
 
 
 def require_can_review(person: User, *, groups: Sequence[str]) -> None:

@@ -47,8 +47,11 @@ ENGINEERS_TURN = (
 
 def standing_approvals(candidate: Candidate) -> QuerySet[Approval]:
     """Approvals that were not withdrawn, by people who still are in the group they signed in, oldest first."""
+    return _standing().filter(candidate=candidate)
+
+
+def _standing() -> QuerySet[Approval]:
     standing = Approval.objects.filter(
-        candidate=candidate,
         decision=Decision.APPROVE,
         withdrawn_at__isnull=True,
         approver__is_active=True,
@@ -216,14 +219,14 @@ def approvals_of(candidate: Candidate) -> QuerySet[Approval]:
 
 
 def in_review(person: Person, limit: int) -> list[Candidate]:
-    """Candidates that wait for signatures, longest in review first, each with its `latest` evidence and approvals."""
+    """Candidates that wait for signatures, longest in review first, each with its `latest` evidence and standing approvals."""
     newest = Evidence.objects.filter(candidate=OuterRef("pk")).order_by("-id").values("pk")[:1]
     waiting = (
         Candidate.objects.visible_to(person)
         .filter(state=CandidateState.IN_REVIEW)
         .select_related("track", "submitted_by")
         .annotate(evidence_id=Subquery(newest))
-        .prefetch_related(Prefetch("approvals", queryset=Approval.objects.filter(withdrawn_at__isnull=True)))
+        .prefetch_related(Prefetch("approvals", queryset=_standing()))
     )
     found = list(waiting.order_by("evidence_id", "id")[:limit])
     evidence = Evidence.objects.in_bulk(

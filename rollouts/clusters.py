@@ -6,6 +6,9 @@ that the groups' counts add up to the misses. Pure: rows in, groups out, one row
 
 from __future__ import annotations
 
+import base64
+import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -61,7 +64,8 @@ class Cluster:
     """`n` misses over `prompts` distinct prompts. `where` is the narrowest filter of the list of rollouts that holds them all.
 
     `detail` is what most of them share (an argument's name, a tool), and `detail_n` of how many it is known; "" and 0
-    where nothing more is known.
+    where nothing more is known. `members` are the misses' ids, packed: to tell them again from the others of `where`
+    would take reading every answer. "" in what was stored before members were.
     """
 
     did: str
@@ -71,6 +75,7 @@ class Cluster:
     detail: str
     detail_n: int
     examples: list[int]
+    members: str = ""
 
     def sentence(self, misses: int) -> str:
         most = f", most often {self.detail} ({self.detail_n:,})" if self.detail_n > 1 else ""
@@ -83,19 +88,18 @@ class _Group:
     n: int = 0
     prompts: set[int] = field(default_factory=set)
     details: Counter[str] = field(default_factory=Counter)
-    examples: list[int] = field(default_factory=list)
+    members: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, miss: Miss, detail: str) -> None:
         self.n += 1
         self.prompts.add(hash(miss.prompt))
         if detail and (detail in self.details or len(self.details) < MAX_DETAILS):
             self.details[detail] += 1
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(miss.rollout_id)
+        self.members.append(miss.rollout_id)
 
 
 def clusters(scorer: str, misses: Iterable[Miss]) -> tuple[int, list[Cluster]]:
-    """The number of misses, and their groups, the largest first. Memory grows with distinct prompts only."""
+    """The number of misses, and their groups, the largest first. Memory grows with distinct prompts, and by 8 bytes a miss."""
     reader, groups, total = _READERS[scorer], dict[str, _Group](), 0
     for miss in misses:
         total += 1
@@ -109,7 +113,33 @@ def clusters(scorer: str, misses: Iterable[Miss]) -> tuple[int, list[Cluster]]:
 
 def _cluster(did: str, group: _Group) -> Cluster:
     detail, detail_n = min(group.details.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
-    return Cluster(did, group.n, len(group.prompts), dict(group.where), detail, detail_n, group.examples)
+    examples, members = group.members[:EXAMPLES].tolist(), pack(group.members)
+    return Cluster(did, group.n, len(group.prompts), dict(group.where), detail, detail_n, examples, members)
+
+
+def pack(ids: Iterable[int]) -> str:
+    """Ids as short text: the steps from one to the next in bytes of seven bits, compressed. Equal ids are kept once."""
+    packed, before = bytearray(), 0
+    for number in sorted(set(ids)):
+        step, before = number - before, number
+        while step > 0x7F:
+            packed.append(step & 0x7F | 0x80)
+            step >>= 7
+        packed.append(step)
+    return base64.b64encode(zlib.compress(bytes(packed), 9)).decode()
+
+
+def unpack(text: str) -> list[int]:
+    """The ids that `pack` was given, the smallest first."""
+    ids, number, step, shift = [], 0, 0, 0
+    for byte in zlib.decompress(base64.b64decode(text)):
+        step |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            number += step
+            ids.append(number)
+            step = shift = 0
+    return ids
 
 
 _UNREAD = {

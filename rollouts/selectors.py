@@ -26,7 +26,6 @@ from rollouts.models import (
     Overlap,
     Rollout,
     RolloutState,
-    Subject,
     Suite,
 )
 from rollouts.roles import Person
@@ -58,7 +57,9 @@ def runs_where(
     person: Person, *, state: str = "", suite: str = "", subject: str = "", label: str = ""
 ) -> QuerySet[EvalRun]:
     """Eval runs that the person may see, by state, suite name, beginning of the subject's digest, words of the label."""
-    runs = EvalRun.objects.visible_to(person).select_related("suite", "backend", "subject", "created_by")
+    related = ("suite", "backend", "subject", "created_by")
+    # what a run's own page shows is long, and no list shows it
+    runs = EvalRun.objects.visible_to(person).select_related(*related).defer("overview")
     if state:
         runs = runs.filter(state=state)
     if suite:
@@ -289,10 +290,6 @@ def base_models(*, name: str = "") -> QuerySet[BaseModel]:
     """By a part of the name."""
     found = BaseModel.objects.select_related("artifact", "created_by")
     return found.filter(name__icontains=name) if name else found
-
-
-def subject_by_digest(digest: str) -> Subject | None:
-    return Subject.objects.select_related("base").filter(digest=digest).first()
 
 
 # datasets

@@ -57,6 +57,11 @@ def split_unseen(text: str) -> list[tuple[str, bool]]:
     return pieces
 
 
+def plain(text: str) -> str:
+    """The same in one string, for where no page can set the marks apart."""
+    return "".join(piece for piece, _ in split_unseen(text))
+
+
 def clip(text: str, limit: int = SHOWN_CHARS) -> Shown:
     return Shown(text[:limit], len(text))
 

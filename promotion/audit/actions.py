@@ -41,7 +41,7 @@ ACTIONS = {
     "candidate.thread_answered": "A person answered in a thread.",
     "candidate.thread_resolved": "A thread was resolved.",
     "candidate.thread_reopened": "A resolved thread was opened again.",
-    "review.opened": "A person opened a part of the evidence that must be opened.",
+    "review.opened": "A person opened a part that must be opened, or marked it as read.",
     "review.ticked": "A person ticked an item of the policy's checklist.",
     "review.unticked": "A person took a tick of the checklist back.",
     "review.seen": "A person saw an evidence digest on the review page.",

@@ -9,6 +9,9 @@ from typing import Any
 
 from promotion.gates.base import Evidence, GateOutcome, Outcome, Params, gate
 
+# auditors change nothing, so nothing is signed as one; a policy locked before that was refused may still name them
+NEVER_SIGNS = "auditor"
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -52,7 +55,7 @@ def approval_outcome(
     `involved`: people who may not sign (submitter, run starters), where the rule separates duties. `glass` stands in for
     the signatures that are missing, where the rule has `break_glass`, under the same conditions as a signature.
     """
-    needed = _needed(rule)
+    needed = needed_by(rule)
     barred = frozenset(involved) if rule["separation_of_duties"] else frozenset()
     oldest = now - timedelta(days=rule["expires_after_days"])
 
@@ -62,17 +65,18 @@ def approval_outcome(
 
     people: dict[str, str] = {}
     for signature in signatures:
-        if holds(signature.person, signature.evidence_digest, signature.signed_at):
+        held = holds(signature.person, signature.evidence_digest, signature.signed_at)
+        if held and signature.role != NEVER_SIGNS:
             people.setdefault(signature.person, signature.role)
     have = {group: sum(role == group for role in people.values()) for group in needed}
     numbers: dict[str, Any] = {
-        "measured": ", ".join(f"{have[group]} of {count} {group}" for group, count in needed.items()),
-        "needs": ", ".join(f"{count} {group}" for group, count in needed.items()),
+        "measured": ", ".join(f"{have[group]} of {_people(count, group)}" for group, count in needed.items()),
+        "needs": ", ".join(_people(count, group) for group, count in needed.items()),
         "signed_by": sorted(people),
     }
-    missing = " and ".join(
-        f"{count - have[group]} more of {group}" for group, count in needed.items() if have[group] < count
-    )
+    lacks = {group: count - have[group] for group, count in needed.items() if have[group] < count}
+    numbers["missing"] = lacks
+    missing = " and ".join(_people(count, group, more=True) for group, count in lacks.items())
     if not missing:
         return GateOutcome(Outcome.PASSED, f"Signed by {', '.join(sorted(people))}.", numbers)
     broken = glass is not None and holds(glass.person, glass.evidence_digest, glass.broken_at)
@@ -82,10 +86,19 @@ def approval_outcome(
             f"{glass.person} broke the glass: {missing} did not sign {digest[:8]}.",
             {**numbers, "broke_glass": glass.person},
         )
-    return GateOutcome(Outcome.NOT_EVALUATED, f"Waits for {missing} to sign {digest[:8]}.", numbers)
+    reason = f"Waits for {missing} to sign {digest[:8]}."
+    if NEVER_SIGNS in needed:
+        reason = f"{reason} Auditors sign nothing, so this policy cannot be met: lock one that names another group."
+    return GateOutcome(Outcome.NOT_EVALUATED, reason, numbers)
 
 
-def _needed(rule: Mapping[str, Any]) -> dict[str, int]:
+def _people(count: int, group: str, *, more: bool = False) -> str:
+    """`2 approvers`, `1 more approver`. Groups are named by one of their people."""
+    plural = "" if count == 1 or group.endswith("s") else "s"
+    return f"{count} {'more ' if more else ''}{group}{plural}"
+
+
+def needed_by(rule: Mapping[str, Any]) -> dict[str, int]:
     """Signatures by group. A group that is named twice is asked for the sum."""
     needed: dict[str, int] = {}
     for part in rule["approvers"]:

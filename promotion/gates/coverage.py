@@ -64,7 +64,9 @@ def sample_independence(evidence: Evidence, params: SuiteParams) -> GateOutcome:
             numbers,
         )
     return GateOutcome(
-        Outcome.PASSED, f"{samples} samples a case, {independence} by the backend's word.", numbers
+        Outcome.PASSED,
+        f"{samples} sample{'' if samples == 1 else 's'} a case, {independence} by the backend's word.",
+        numbers,
     )
 
 

@@ -84,7 +84,10 @@ def check(
 ) -> None:
     """Refuses what `sign` would refuse whatever the proof: asked before somebody is sent elsewhere to give it."""
     words = Words(decision, meaning, comment.strip(), unopened_reason.strip(), template_version)
-    with audit.refusals(REFUSED, subject=selectors.candidate_by_id(candidate_id, by), actor=by), transaction.atomic():
+    with (
+        audit.refusals(REFUSED, subject=selectors.candidate_by_id(candidate_id, by), actor=by),
+        transaction.atomic(),
+    ):
         _ready(candidate_id, by, evidence_digest, words)
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from smtplib import SMTPException
 
 from django.contrib.auth.models import User
-from django.core.mail import EmailMessage
+from django.core.mail import EmailMessage, get_connection
 from django.db import transaction
 from django.utils import timezone
 
 from promotion import evidence as evidence_module
-from promotion import permissions
+from promotion import permissions, selectors
 from promotion.gates import GateOutcome
 from promotion.models import (
     CANDIDATE_MOVES,
@@ -33,6 +32,7 @@ from promotion.services.proofs import Authenticated, Proof
 from rollouts import audit
 from rollouts.errors import Conflict, InvalidInput, NotFound, StaleEvidence
 from rollouts.states import require_move
+from rollouts.text import plain
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +53,18 @@ def break_glass(
     Raises `StaleEvidence` where the evidence is another by now, `NotAllowed` for the wrong person or proof, `Conflict`
     where the policy or the state forbids it. A refused attempt is in the audit history.
     """
-    with audit.refusals(REFUSED, subject=_candidate(candidate_id), actor=by):
+    with audit.refusals(REFUSED, subject=selectors.candidate_by_id(candidate_id, by), actor=by):
         authenticated = proof.check(by)
         return _break(candidate_id, evidence_digest, by, authenticated, reason.strip())
 
 
 def check(*, candidate_id: int, evidence_digest: str, by: User, reason: str) -> None:
     """Refuses what `break_glass` would refuse whatever the proof: asked before somebody is sent elsewhere to give it."""
-    with audit.refusals(REFUSED, subject=_candidate(candidate_id), actor=by), transaction.atomic():
+    with (
+        audit.refusals(REFUSED, subject=selectors.candidate_by_id(candidate_id, by), actor=by),
+        transaction.atomic(),
+    ):
         _ready(candidate_id, evidence_digest, by, reason.strip())
-
-
-def _candidate(candidate_id: int) -> Candidate:
-    candidate: Candidate | None = Candidate.objects.select_related("track").filter(pk=candidate_id).first()
-    if candidate is None:
-        raise NotFound("There is no such candidate.")
-    return candidate
 
 
 def _break(
@@ -186,26 +182,54 @@ def _alarm(glass: BrokenGlass) -> None:
         *(glass.broken_by.get_username(), glass.candidate, glass.candidate_id, glass.pk),
         extra=ids,
     )
+    not_told: dict[User, str] = dict.fromkeys(_to_tell(glass), "")
     try:
-        _mail(glass)
-    except (OSError, SMTPException) as error:
-        log.error("The alarm of glass %s was not sent by e-mail: %s", glass.pk, error, extra=ids)
+        if not_told:
+            _mail(glass, not_told)
+    except OSError as error:  # the server is away, for all who are left
+        not_told = {person: why or str(error) for person, why in not_told.items()}
+    for person, why in not_told.items():
+        to = (glass.pk, person.get_username(), why)
+        log.error("The alarm of glass %s was not sent by e-mail to %r: %s", *to, extra=ids)
 
 
-def _mail(glass: BrokenGlass) -> None:
-    """One e-mail to all, none of whom sees another's address."""
-    to_tell = User.objects.filter(is_active=True, groups__name__in=ALARMED).exclude(email="").distinct()
+def _to_tell(glass: BrokenGlass) -> list[User]:
+    people = User.objects.filter(is_active=True, groups__name__in=ALARMED).exclude(email="").distinct()
     candidate = Candidate.objects.filter(pk=glass.candidate_id)
-    addresses = sorted(person.email for person in to_tell if candidate.visible_to(person).exists())
-    if not addresses:
-        return
-    body = (
-        f"{glass.printed_name} ({glass.broken_by.get_username()}) promoted {glass.candidate} without the signatures "
-        f"that its policy asks for.\n\nEvidence: {glass.evidence_digest}\nReason: {glass.reason}\n\n"
+    return [person for person in people.order_by("pk") if candidate.visible_to(person).exists()]
+
+
+def _mail(glass: BrokenGlass, not_told: dict[User, str]) -> None:
+    """An e-mail to each, so that nobody sees another's address and a wrong one keeps none from the others.
+
+    Takes out who was told, and says of the others why not. Raises `OSError` where the server cannot be reached.
+    """
+    subject, body = f"Assay: the glass was broken for {glass.candidate}", _letter(glass)
+    with get_connection() as connection:
+        for person in list(not_told):
+            try:
+                EmailMessage(subject, body, to=[person.email], connection=connection).send()
+                del not_told[person]
+            except (OSError, ValueError) as error:  # what the server refuses; an address that is none
+                not_told[person] = str(error)
+                connection.close()  # it may be half way through a letter
+                connection.open()
+
+
+def _letter(glass: BrokenGlass) -> str:
+    """What others wrote cannot pass for a line of ours: a name stays in its line, the reason is set in."""
+    name, account = _in_line(glass.printed_name), _in_line(glass.broken_by.get_username())
+    reason = "\n".join(f"  > {line}" for line in plain(glass.reason.replace("\r\n", "\n")).split("\n"))
+    return (
+        f"{name} ({account}) promoted {glass.candidate} without the signatures that its policy asks for.\n\n"
+        f"Evidence: {glass.evidence_digest}\nReason, as it was written:\n{reason}\n\n"
         f"An approver without a part in it must look at this by {glass.review_due_at:%Y-%m-%d %H:%M} UTC: "
         "sign in to Assay and follow the notice on the first page.\n"
     )
-    EmailMessage(f"Assay: the glass was broken for {glass.candidate}", body, bcc=addresses).send()
+
+
+def _in_line(text: str) -> str:
+    return " ".join(plain(text).split())
 
 
 # the review afterwards

@@ -18,6 +18,7 @@ from promotion.gates.params import LeakParams
 from promotion.gates.regression import least_pairs
 from rollouts.errors import InvalidInput
 from rollouts.models import Case, Suite
+from rollouts.roles import AUDITOR
 from rollouts.scoring import SCORER_METRICS
 from rollouts.statistics import minimum_n_for_bound
 
@@ -139,6 +140,12 @@ def _general(parsed: Document) -> Iterator[InvalidInput]:
     groups = [part.group for part in parsed.approval.approvers]
     if len(set(groups)) != len(groups):
         yield InvalidInput("document.approval.approvers", "lists a group twice. Add the counts.")
+    for index, group in enumerate(groups):
+        if group == AUDITOR:
+            where = f"document.approval.approvers.{index}.group"
+            yield InvalidInput(
+                where, "names auditors, who change nothing and so sign nothing. Name another group."
+            )
     keys = [item.key for item in parsed.approval.checklist]
     if len(set(keys)) != len(keys):
         yield InvalidInput("document.approval.checklist", "uses a key twice.")

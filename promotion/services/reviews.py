@@ -32,6 +32,8 @@ from rollouts.errors import Conflict, InvalidInput, StaleEvidence
 MIN_REASON = 10
 MOST_NAMED = 5
 MAX_NOTE = 2000
+# before the key of a part that was marked as read without being opened: in the form, the row and the signature
+MARKED = "marked:"
 REVIEWED_STATES = (CandidateState.BLOCKED, CandidateState.IN_REVIEW)
 Document = dict[str, Any]
 
@@ -75,16 +77,28 @@ class Reviewed:
 
 def opened_by(candidate: Candidate, person: User) -> set[str]:
     """Keys of the parts that the person ever opened on this candidate. One query."""
+    return opened_and_marked(candidate, person)[0]
+
+
+def opened_and_marked(candidate: Candidate, person: User) -> tuple[set[str], set[str]]:
+    """Keys of the parts that the person opened, and of those that they only marked as read. One query."""
     rows = PanelOpening.objects.filter(candidate=candidate, person=person)
-    return set(rows.values_list("panel", flat=True))
+    noted = set(rows.values_list("panel", flat=True))
+    marked = {panel.removeprefix(MARKED) for panel in noted if panel.startswith(MARKED)}
+    opened = {panel for panel in noted if not panel.startswith(MARKED)}
+    return opened, marked - opened
 
 
 def open_panel(*, candidate_id: int, panel: str, by: User) -> PanelOpening:
-    """Records that the person opened a part that must be opened. Once: again it changes nothing."""
+    """Records that the person opened a part that must be opened. Once: again it changes nothing.
+
+    `panel` is its key, with `MARKED` before it where they did not open it, but say that they have read it.
+    """
     with transaction.atomic():
         candidate = selectors.candidate_by_id(candidate_id, by)
         _, document = _reviewable(candidate, by)
-        if panel not in {part.key for part in must_open(document, comparing.comparisons_of(document)).panels}:
+        asked = {part.key for part in must_open(document, comparing.comparisons_of(document)).panels}
+        if panel.removeprefix(MARKED) not in asked:
             raise InvalidInput(
                 "panel",
                 "must name a part of the present evidence that has to be opened. Load the page again.",
@@ -225,15 +239,19 @@ def require_reviewed(
     parts, reason = must_open(document, comparing.comparisons_of(document)), unopened_reason.strip()
     if not parts.compared:
         raise Conflict("The cases are being compared with the champion's; try again in a moment.")
-    done = opened_by(candidate, person)
-    unopened = [panel for panel in parts.panels if panel.key not in done]
+    opened, marked = opened_and_marked(candidate, person)
+    unopened = [panel for panel in parts.panels if panel.key not in opened | marked]
     items = checklist_of(document, answers_of(candidate, evidence.digest, person))
     missing = [] if len(reason) >= MIN_REASON else [f"{panel.label} is not opened" for panel in unopened]
     missing += _unsettled(items) + _open_questions(candidate, document)
     if missing:
         raise _not_done(missing, unopened=bool(unopened) and len(reason) < MIN_REASON)
     return Reviewed(
-        panels_opened=[panel.key for panel in parts.panels if panel.key in done],
+        panels_opened=[
+            panel.key if panel.key in opened else f"{MARKED}{panel.key}"
+            for panel in parts.panels
+            if panel.key in opened | marked
+        ],
         panels_unopened=[panel.key for panel in unopened],
         unopened_reason=reason if unopened else "",
         checklist=[

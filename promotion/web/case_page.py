@@ -64,10 +64,12 @@ def case(request: HttpRequest, pk: int, case_pk: int) -> HttpResponse:
     document, part, found = _case_of(candidate, case_pk)
     runs = comparing.runs_of(document)
     comparisons = comparing.comparisons_of(document, runs) or {}
-    samples, sides = _sides(found, part, runs, comparisons.get(part["digest"]), request.GET.get("sample", ""))
+    comparison = comparisons.get(part["digest"])
+    metric = comparison.metric if comparison else "exact"
+    samples, sides = _sides(found, part, runs, metric, request.GET.get("sample", ""))
     rows = beside(*(side.events for side in sides))
     context = {
-        "area": "tracks",
+        "area": "candidates",
         "candidate": candidate,
         "case": found,
         "request_text": request_of(found),
@@ -78,6 +80,7 @@ def case(request: HttpRequest, pk: int, case_pk: int) -> HttpResponse:
         "samples": samples,
         "rows": rows,
         "parted": any(row.parts for row in rows),
+        "alike": _alike(sides, metric),
         "place": _place(found, comparisons),
         "panel": _panel(candidate, document, found, comparisons, request.user),
     }
@@ -108,7 +111,7 @@ def _sides(
     case: Case,
     part: Mapping[str, Any],
     runs: Mapping[str, EvalRun],
-    comparison: Comparison | None,
+    metric: str,
     wanted: str,
 ) -> tuple[list[tuple[int, bool]], list[Side]]:
     """The samples there are, each with whether it is shown, and both sides of the shown one."""
@@ -119,7 +122,7 @@ def _sides(
         rollout.case, rollout.run = case, by_who[ids[rollout.run_id]]
         rollouts[ids[rollout.run_id]][rollout.sample_index] = rollout
     samples = sorted({index for side in rollouts.values() for index in side})
-    shown = _sample(samples, rollouts["candidate"], comparison.metric if comparison else "exact", wanted)
+    shown = _sample(samples, rollouts["candidate"], metric, wanted)
     sides = [_side(who, by_who[who], rollouts[who].get(shown)) for who in WHO]
     return [(index, index == shown) for index in samples], sides
 
@@ -140,6 +143,12 @@ def _side(who: str, run: EvalRun | None, rollout: Rollout | None) -> Side:
     answered = rollout.state == RolloutState.SCORED
     events = [event for event in found.events if not (answered and event.kind == "failed")]
     return Side(who, run, rollout, events or _without_calls(rollout), found.next is not None)
+
+
+def _alike(sides: list[Side], metric: str) -> str:
+    """What both sides are by the metric that compares them; empty where they differ or one has no score."""
+    found = {getattr(side.rollout, metric, None) for side in sides}
+    return "" if len(found) > 1 or None in found else "right" if found == {True} else "wrong"
 
 
 def _without_calls(rollout: Rollout) -> list[Event]:

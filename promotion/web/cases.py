@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from django.db.models import Count
+
 from promotion import anchors
 from rollouts.amendments import expected_now
 from rollouts.comparisons import compared_cases
@@ -13,6 +15,8 @@ from rollouts.models import Case, ComparedCase, Comparison, Rollout, Turn
 from rollouts.selectors import rollouts_of_cases
 
 PAGE = 10
+# digits of a suite's digest by which an address may name it
+LEAST_DIGITS = 12
 COMPARED_CHARS = 4_000
 TURNS = {
     Turn.LOST: "Right to wrong",
@@ -63,12 +67,23 @@ class ShownCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseSection:
+    """One page of cases, narrowed to what the address asks for.
+
+    `suite` is a digest, "" where the one asked for is not compared, None where none is asked for.
+    """
+
     tabs: list[Tab]
     shown: str
     cases: list[ShownCase]
     at: int
     next: int | None
     total: int
+    suite: str | None
+    family: str
+
+    @property
+    def narrowed(self) -> bool:
+        return self.suite is not None or bool(self.family)
 
 
 def case_section(
@@ -76,22 +91,54 @@ def case_section(
 ) -> CaseSection | None:
     """One page of cases of one kind: safety first (cases where a call is wrong), then by family.
 
-    None where nothing is compared: no run of the candidate, or not written down yet.
+    `params` may name a suite (its digest or the first 12 digits of it) and a family: then only theirs are counted and
+    shown, none where there is no such suite or family. None where nothing is compared: no run of the candidate, or not
+    written down yet.
     """
     if not comparisons:
         return None
-    found = list(comparisons.values())
-    counts = {turn: sum(one.summary["turns"].get(turn, 0) for one in found) for turn in TURNS}
+    suite, family = params.get("suite", ""), params.get("family", "")
+    asked = {digest: one for digest, one in comparisons.items() if not suite or _named(digest, suite)}
+    found = list(asked.values())
+    counts = _counts(found, family)
     tabs = [Tab(key, label, counts[key]) for key, label in TURNS.items()]
     wanted = params.get("cases", "")
     shown = wanted if wanted in TURNS else next((tab.key for tab in tabs if tab.n), str(Turn.LOST))
-    total = counts[Turn(shown)]
+    total = counts[shown]
     given = params.get("at", "")[:9]
     at = int(given) if given.isascii() and given.isdigit() else 0
     at = min(at, max(0, total - 1))
-    page = list(compared_cases(found, shown)[at : at + PAGE])
-    following = at + PAGE if at + PAGE < total else None
-    return CaseSection(tabs, shown, _shown_cases(found, page), at, following, total)
+    page = list(_narrowed(compared_cases(found, shown), family)[at : at + PAGE]) if total else []
+    return CaseSection(
+        tabs=tabs,
+        shown=shown,
+        cases=_shown_cases(found, page),
+        at=at,
+        next=at + PAGE if at + PAGE < total else None,
+        total=total,
+        suite=next(iter(asked), "") if suite else None,
+        family=family,
+    )
+
+
+def _named(digest: str, suite: str) -> bool:
+    return len(suite) >= LEAST_DIGITS and digest.startswith(suite)
+
+
+def _counts(comparisons: Sequence[Comparison], family: str) -> dict[str, int]:
+    """Cases by turn: as they were counted when they were written down, or those of one family. At most one query."""
+    if not family:
+        return {turn: sum(one.summary["turns"].get(turn, 0) for one in comparisons) for turn in TURNS}
+    rows = _narrowed(ComparedCase.objects.filter(comparison__in=list(comparisons)), family).order_by()
+    counted = dict(rows.values_list("turn").annotate(n=Count("id")))
+    return {turn: counted.get(turn, 0) for turn in TURNS}
+
+
+def _narrowed(cases: Any, family: str) -> Any:
+    """Only those of the family, where one is named."""
+    if "\x00" in family:
+        return cases.none()  # no name holds it, and PostgreSQL refuses to be asked
+    return cases.filter(family=family) if family else cases
 
 
 def _shown_cases(comparisons: Sequence[Comparison], page: Sequence[ComparedCase]) -> list[ShownCase]:

@@ -39,26 +39,36 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Oldest move first. Without a suite (nothing was measured yet) there is no chart."""
+    """Oldest move first. Without a suite (no version was judged yet) there is no chart.
+
+    `suites` are those of the newest policy that the chart can be of: how an address names each, its name, whether it is
+    shown.
+    """
 
     moves: list[Move]
     more: bool  # older moves are left out
     suite: str = ""
+    suites: tuple[tuple[str, str, bool], ...] = ()
     rule: Rule | None = None
     chart: SafeString | None = None
 
 
-def history(newest_first: Sequence[AliasMove]) -> History:
-    """Of the alias' moves, newest first. At most 50 are shown; one query for their evidence."""
+def history(newest_first: Sequence[AliasMove], wanted: str = "") -> History:
+    """Of the alias' moves, newest first. At most 50 are shown; one query for their evidence.
+
+    `wanted` is the suite to draw, as `History.suites` names it; what is no such name counts as none.
+    """
     moves, more = list(reversed(newest_first[:MOST])), len(newest_first) > MOST
     judged = _judged(moves)
-    suite = _suite(judged)
-    if suite is None:
+    suites = _suites(judged)
+    if not suites:
         return History([_move(move, None, None) for move in moves], more)
+    suite = next((part for part in suites if _named(part) == wanted), suites[0])
+    choice = tuple((_named(part), part["name"], part is suite) for part in suites)
     rule = rule_of(judged[-1].document["policy"]["document"], suite["digest"])
     counts = _counts(judged, suite["digest"], rule.metric)
     shown = [_move(move, counts.get(move.new.number), rule) for move in moves]
-    return History(shown, more, suite["name"], rule, _chart(shown, suite["name"], rule))
+    return History(shown, more, suite["name"], choice, rule, _chart(shown, suite["name"], rule))
 
 
 def _judged(moves: Sequence[AliasMove]) -> list[Judged]:
@@ -69,21 +79,22 @@ def _judged(moves: Sequence[AliasMove]) -> list[Judged]:
     return [judged for judged in read if judged.document["policy"]]
 
 
-def _suite(judged: Sequence[Judged]) -> Mapping[str, Any] | None:
-    """The newest policy's suite on which most versions were measured; among equals one with a floor comes first."""
+def _named(suite: Mapping[str, Any]) -> str:
+    return str(suite["digest"])[:12]
+
+
+def _suites(judged: Sequence[Judged]) -> list[Mapping[str, Any]]:
+    """The newest policy's suites, that on which most versions were measured first; among equals one with a floor."""
     if not judged:
-        return None
+        return []
     measured = Counter(
         part["digest"] for found in judged for part in found.document["suites"] if part["candidate"]
     )
     newest = judged[-1].document
-    return max(
+    policy = newest["policy"]["document"]
+    return sorted(
         (part for part in newest["suites"] if measured[part["digest"]]),
-        key=lambda part: (
-            measured[part["digest"]],
-            rule_of(newest["policy"]["document"], part["digest"]).minimum is not None,
-        ),
-        default=None,
+        key=lambda part: (-measured[part["digest"]], rule_of(policy, part["digest"]).minimum is None),
     )
 
 

@@ -28,7 +28,9 @@ from promotion.models import (
 from promotion.services import reviews, risk_summaries, threads
 from promotion.services.disputes import disputes_about
 from promotion.web import compare
+from promotion.web.cases import request_of
 from promotion.web.review import allowed
+from rollouts.models import Case
 
 MOST_THREADS = 200
 Document = dict[str, Any]
@@ -36,10 +38,16 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part that must be opened, and whether this person did."""
+    """A part that must be opened, and whether this person did, or only marked it as read. `said`: a case's request."""
 
     panel: panels.Panel
     opened: bool
+    marked: bool = False
+    said: str = ""
+
+    @property
+    def done(self) -> bool:
+        return self.opened or self.marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +65,18 @@ class Attention:
         return sum(part.opened for part in self.parts)
 
     @property
+    def marked(self) -> set[str]:
+        """Keys of the parts that were marked as read and not opened."""
+        return {part.panel.key for part in self.parts if part.marked}
+
+    @property
     def unopened(self) -> list[panels.Panel]:
         return [part.panel for part in self.parts if not part.opened]
+
+    @property
+    def left(self) -> list[panels.Panel]:
+        """Neither opened nor marked."""
+        return [part.panel for part in self.parts if not part.done]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +133,7 @@ class Conversation:
     @property
     def missing(self) -> list[panels.Panel]:
         """What this person has to open before they sign."""
-        return self.attention.unopened if self.attention.may_open else []
+        return self.attention.left if self.attention.may_open else []
 
     @property
     def of_case(self) -> dict[int, panels.Panel]:
@@ -186,10 +204,20 @@ def attention_of(
     may_open: bool,
 ) -> Attention:
     must = panels.must_open(document, comparisons)
-    done = reviews.opened_by(candidate, person) if may_open else set()
-    parts = [Part(panel, panel.key in done) for panel in must.panels]
-    parts.sort(key=lambda part: part.opened)
+    opened, marked = reviews.opened_and_marked(candidate, person) if may_open else (set(), set())
+    said = _requests(must.panels)
+    parts = [
+        Part(panel, panel.key in opened, panel.key in marked, said.get(panel.case, ""))
+        for panel in must.panels
+    ]
+    parts.sort(key=lambda part: part.done)
     return Attention(parts, must.cases, must.left_out, must.compared, may_open)
+
+
+def _requests(found: list[panels.Panel]) -> dict[int | None, str]:
+    """Case id -> what the user asks for in it: what a person knows the case by. One query."""
+    cases = Case.objects.filter(pk__in=[panel.case for panel in found if panel.case is not None])
+    return {case.pk: request_of(case) for case in cases}
 
 
 def _checklist(

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.contrib.auth.models import User
 
 from promotion import evidence as evidence_module
 from promotion import permissions, selectors
-from promotion.models import Candidate, Decision, Dispute, Policy, Thread, Track, Waiver
+from promotion.gates.approval import needed_by
+from promotion.models import Candidate, Dispute, Policy, Thread, Track, Waiver
 from promotion.services import gating
 from promotion.services.glass import Due
 from promotion.web.glass import alarms
-from promotion.web.waiting import Looked, disputes_to_decide, looked_at, threads_to_answer
+from promotion.web.waiting import (
+    Looked,
+    Weight,
+    disputes_to_decide,
+    looked_at,
+    people_of,
+    still_needed,
+    threads_to_answer,
+    weights_of,
+)
 from promotion.web.waivers import to_grant
 from rollouts.errors import NotAllowed
 from rollouts.models import AuditEvent, EvalRun
@@ -42,6 +52,7 @@ class Waiting:
     looked: Looked = field(default_factory=Looked)
     signed: int = 0
     needed: int = 0
+    weight: Weight | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,9 @@ def home_of(person: User) -> Home:
         threads=list(threads_to_answer(person, MOST)),
         tracks=list(selectors.tracks(person)[:TRACKS]),
         runs=list(runs_where(person).filter(state__in=["queued", "running"]).order_by("-pk")[:8]),
-        events=list(events_where(person).order_by("-sequence")[:RECENT]),
+        events=list(
+            events_where(person).exclude(action__startswith="review.").order_by("-sequence")[:RECENT]
+        ),
     )
 
 
@@ -89,7 +102,10 @@ def _waiting(person: User) -> list[Waiting]:
     """Everything in review, the longest in review first."""
     found = selectors.in_review(person, MOST)
     looked = looked_at(person, found)
-    return [_row(candidate, person, looked[candidate.pk]) for candidate in found]
+    rows = [_row(candidate, person, looked[candidate.pk]) for candidate in found]
+    to_sign = {row.candidate.pk: row.candidate.latest for row in rows if not row.why_not}
+    weights = weights_of(person, to_sign)
+    return [replace(row, weight=weights.get(row.candidate.pk)) for row in rows]
 
 
 def _row(candidate: Candidate, person: User, looked: Looked) -> Waiting:
@@ -97,21 +113,22 @@ def _row(candidate: Candidate, person: User, looked: Looked) -> Waiting:
         return Waiting(candidate, "nothing is judged yet")
     document = evidence_module.document_of(candidate.latest)
     rule, digest = gating.approval_rule(document), candidate.latest.digest
-    signers = {
-        approval.approver_id
-        for approval in candidate.approvals.all()
-        if approval.evidence_digest == digest and approval.decision == Decision.APPROVE
-    }
+    missing = still_needed(document, candidate.approvals.all(), digest)
+    needed = sum(needed_by(rule).values())
     return Waiting(
         candidate,
-        why_not=_why_not(candidate, document, rule, person),
+        why_not=_why_not(candidate, document, rule, person, people_of(missing)),
         looked=looked,
-        signed=len(signers),
-        needed=sum(part["count"] for part in rule["approvers"]),
+        signed=needed - sum(missing.values()),
+        needed=needed,
     )
 
 
-def _why_not(candidate: Candidate, document: dict[str, Any], rule: dict[str, Any], person: User) -> str:
+def _why_not(
+    candidate: Candidate, document: dict[str, Any], rule: dict[str, Any], person: User, missing: str
+) -> str:
+    """Why this person does not sign it, with whom the rule still needs; empty where they may."""
+    waits = f"waits for {missing}" if missing else "waits to be published"
     try:
         permissions.require_can_sign(
             person,
@@ -120,9 +137,9 @@ def _why_not(candidate: Candidate, document: dict[str, Any], rule: dict[str, Any
             groups=[part["group"] for part in rule["approvers"]],
         )
     except NotAllowed:
-        return "waits for others"
+        return waits
     digest = candidate.latest.digest
     signed = any(
         a.approver_id == person.pk and a.evidence_digest == digest for a in candidate.approvals.all()
     )
-    return "signed by you, waits for others" if signed else ""
+    return f"signed by you, {waits}" if signed else ""

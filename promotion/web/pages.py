@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from django.conf import settings
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -13,7 +17,6 @@ from promotion import permissions, selectors
 from promotion.models import Track
 from promotion.services import tracks as track_services
 from promotion.services.gating import APPROVAL_GATE
-from promotion.services.glass import due
 from promotion.web import champions
 from promotion.web.download import stream_export
 from promotion.web.forms import (
@@ -29,8 +32,9 @@ from promotion.web.glass import glass_behind
 from promotion.web.home import home_of
 from promotion.web.review import allowed
 from rollouts import selectors as rollout_selectors
+from rollouts.models import AuditEvent
 from rollouts.web.http import acts, reads
-from rollouts.web.lists import chosen, page_of
+from rollouts.web.lists import filtered
 
 TRACK_SORTS = {
     "name": "name",
@@ -92,10 +96,10 @@ def not_offered(request: HttpRequest, **_: str) -> HttpResponse:
 @reads
 def tracks(request: HttpRequest) -> HttpResponse:
     form = TrackFilter(request.GET)
-    page = page_of(selectors.tracks(request.user, **chosen(form)), request, sorts=TRACK_SORTS)
+    page = filtered(form, partial(selectors.tracks, request.user), request, sorts=TRACK_SORTS)
     may_create = allowed(permissions.require_can_create_track, request.user)
     context = {"area": "tracks", "page": page, "form": form, "may_create": may_create}
-    return render(request, "promotion/tracks.html", context)
+    return render(request, "promotion/tracks.html", context, status=page.status)
 
 
 @reads
@@ -107,24 +111,33 @@ def _render_track(
     request: HttpRequest, found: Track, *, readers: ReadersForm | None = None, status: int = 200
 ) -> HttpResponse:
     form = TrackCandidateFilter(request.GET)
-    rows = selectors.candidates_where(request.user, track=found.name, **chosen(form))
+    page = filtered(
+        form,
+        partial(selectors.candidates_where, request.user, track=found.name),
+        request,
+        sorts=CANDIDATE_SORTS,
+    )
     groups = sorted(found.readers.values_list("name", flat=True))
     moves = list(selectors.champion_history(found)[: champions.MOST + 1])
     context = {
         "area": "tracks",
         "track": found,
         "champion": selectors.champion_entry(found),
-        "champions": champions.history(moves),
+        "champions": champions.history(moves, request.GET.get("chart", "")),
         "glass_behind": glass_behind(move.new for move in moves),
         "policies": list(selectors.policies_of(found)[:20]),
-        "page": page_of(rows, request, sorts=CANDIDATE_SORTS),
+        "page": page,
         "form": form,
+        "verdicts": selectors.verdicts_of(page.rows, without=APPROVAL_GATE),
+        "outcomes": OUTCOMES,
         "may_submit": allowed(permissions.require_can_submit, request.user),
         "may_edit_policy": allowed(permissions.require_can_edit_policy, request.user),
         "readers": groups,
         "readers_form": readers or _readers_form(request, groups),
     }
-    return render(request, "promotion/track.html", context, status=status)
+    return render(
+        request, "promotion/track.html", context, status=status if page.status == 200 else page.status
+    )
 
 
 def _readers_form(request: HttpRequest, groups: list[str]) -> ReadersForm | None:
@@ -146,32 +159,27 @@ def track_readers(request: HttpRequest, name: str) -> HttpResponse:
 @reads
 def candidates(request: HttpRequest) -> HttpResponse:
     form = CandidateFilter(request.GET)
-    page = page_of(selectors.candidates_where(request.user, **chosen(form)), request, sorts=CANDIDATE_SORTS)
+    rows = partial(selectors.candidates_where, request.user)
+    page = filtered(form, rows, request, sorts=CANDIDATE_SORTS)
     verdicts = selectors.verdicts_of(page.rows, without=APPROVAL_GATE)
     context = {"area": "candidates", "page": page, "form": form, "verdicts": verdicts, "outcomes": OUTCOMES}
-    return render(request, "promotion/candidates.html", context)
+    return render(request, "promotion/candidates.html", context, status=page.status)
 
 
 @reads
 def policies(request: HttpRequest) -> HttpResponse:
     form = PolicyFilter(request.GET)
-    page = page_of(selectors.policies_where(request.user, **chosen(form)), request, sorts=POLICY_SORTS)
-    return render(request, "promotion/policies.html", {"area": "tracks", "page": page, "form": form})
+    page = filtered(form, partial(selectors.policies_where, request.user), request, sorts=POLICY_SORTS)
+    context = {"area": "tracks", "page": page, "form": form}
+    return render(request, "promotion/policies.html", context, status=page.status)
 
 
 @reads
 def registry(request: HttpRequest) -> HttpResponse:
     form = EntryFilter(request.GET)
-    page = page_of(selectors.entries_where(request.user, **chosen(form)), request, sorts=ENTRY_SORTS)
-    return render(request, "promotion/registry.html", {"area": "registry", "page": page, "form": form})
-
-
-@reads
-def entry(request: HttpRequest, name: str, number: int) -> HttpResponse:
-    found = selectors.entry_by_number(name, number, request.user)
-    broken = glass_behind([found]).get(found.pk)
-    context = {"area": "registry", "entry": found, "broken": broken, "due": due(broken) if broken else None}
-    return render(request, "promotion/entry.html", context)
+    page = filtered(form, partial(selectors.entries_where, request.user), request, sorts=ENTRY_SORTS)
+    context = {"area": "registry", "page": page, "form": form}
+    return render(request, "promotion/registry.html", context, status=page.status)
 
 
 @reads
@@ -182,6 +190,10 @@ def export(request: HttpRequest, pk: int) -> HttpResponse:
 @reads
 def audit(request: HttpRequest) -> HttpResponse:
     form = AuditFilter(request.GET)
-    events = rollout_selectors.events_where(request.user, **form.filters(chosen(form)))
-    page = page_of(events, request, sorts={"number": "-pk"})
-    return render(request, "promotion/audit.html", {"area": "audit", "page": page, "form": form})
+
+    def events(**chosen: Any) -> QuerySet[AuditEvent]:
+        return rollout_selectors.events_where(request.user, **form.filters(chosen))
+
+    page = filtered(form, events, request, sorts={"number": "-pk"})
+    context = {"area": "audit", "page": page, "form": form}
+    return render(request, "promotion/audit.html", context, status=page.status)

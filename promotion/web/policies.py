@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from promotion.checklist import REVIEWER
 from promotion.gates import GATES
 from promotion.models import Policy, Track
 from promotion.services import policies
+from promotion.services.policy_rules import SUITE_DIGEST
 from promotion.web import policy_form
 from promotion.web.review import allowed
 from rollouts import selectors as rollout_selectors
@@ -77,7 +79,9 @@ def _gate_line(entry: Mapping[str, Any]) -> GateLine:
 
 
 def _suites_named(digests: Iterable[str]) -> dict[str, Suite]:
-    return {suite.digest: suite for suite in rollout_selectors.suites().filter(digest__in=list(digests))}
+    """Those that there are. What was typed into a form may be no digest, and nothing that a database takes."""
+    wanted = [digest for digest in digests if re.fullmatch(SUITE_DIGEST, digest)]
+    return {suite.digest: suite for suite in rollout_selectors.suites().filter(digest__in=wanted)}
 
 
 # reading
@@ -98,6 +102,7 @@ def policy(request: HttpRequest, name: str, version: int) -> HttpResponse:
         "document": policy_form.ordered(shown.document),
         "suites": _suites_named({*digests, *(change.suite for change in changes)}),
         "digests": digests,
+        "never_signs": permissions.AUDITOR,
         "before": before,
         "changes": changes,
         "loosened": sum(change.loosens for change in changes),
@@ -276,7 +281,9 @@ def _render_editor(
         wrong,
         named=_suites_named(policy_form.digests_of(document)),
         offered=_usable_suites()[:MOST_SUITES],
-        groups=Group.objects.order_by("name").values_list("name", flat=True),
+        groups=Group.objects.exclude(name=permissions.AUDITOR)
+        .order_by("name")
+        .values_list("name", flat=True),
     )
     text = policy_form.text_of(document)
     typed = request.POST.get("json", "").replace("\r\n", "\n")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.contrib.auth.models import User
 
 from promotion import comparing, permissions, selectors
 from promotion import evidence as evidence_module
+from promotion.gates.approval import needed_by
 from promotion.models import Approval, Candidate, CandidateState, Evidence, GateResult, Meaning
 from promotion.services import gating
 from promotion.web import families
@@ -17,12 +18,14 @@ from promotion.web.cases import CaseSection, case_section
 from promotion.web.review_gates import NONE, GateRow, gate_rows
 from promotion.web.review_gates import shown_bound as shown_bound
 from promotion.web.review_measured import DataLine, SuiteLine, data_lines, suite_lines
-from promotion.web.review_now import Since, since
+from promotion.web.review_now import Glass, Refusal, Since, Words, glass_broken, last_words, refusal_of, since
+from promotion.web.waiting import people_of, still_needed
 from rollouts.errors import NotAllowed
 from rollouts.models import AuditEvent, Comparison, EvalRun
 from rollouts.selectors import events_of
 
 JUDGED = (CandidateState.BLOCKED, CandidateState.IN_REVIEW)
+SIGNED = (CandidateState.APPROVED, CandidateState.PUBLISHING, CandidateState.PUBLISH_FAILED)
 ENDED = (CandidateState.PROMOTED, CandidateState.REJECTED, CandidateState.WITHDRAWN)
 HISTORY = 12
 SIGNATURES = 50
@@ -38,6 +41,17 @@ class SignBox:
     state: str
     meanings: list[tuple[str, str]]
     mine: Approval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Unmet gates with one reason: said once, however many gates it blocks."""
+
+    outcome: str
+    suite: str
+    reason: str
+    remedy: str
+    gates: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,9 @@ class Review:
     sign: SignBox
     history: list[AuditEvent]
     may: dict[str, bool]
+    glass: Glass | None
+    words: Words | None  # of whoever ended it or sent it back
+    refusal: Refusal | None
 
     @property
     def looks(self) -> list[str]:
@@ -74,11 +91,40 @@ class Review:
         return [row for row in self.gates if row.unmet]
 
     @property
+    def judged_again(self) -> bool:
+        """Whether it is judged again where its evidence changed; else its publication is refused."""
+        return self.candidate.state in JUDGED
+
+    @property
+    def may_judge_here(self) -> bool:
+        """Where the evidence is stale, the notice at the top has the button."""
+        return self.may["judge"] and not self.stale
+
+    @property
+    def pill(self) -> str:
+        """How a candidate is called whose glass was broken: never by the word of one that was signed."""
+        return f"Glass broken, {self.candidate.get_state_display().lower()}"
+
+    @property
+    def causes(self) -> list[Cause]:
+        found: dict[tuple[str, str, str, str], Cause] = {}
+        for row in self.unmet:
+            key = (row.outcome, row.suite, row.reason, row.remedy)
+            found.setdefault(key, Cause(*key, gates=[])).gates.append(row.gate)
+        return list(found.values())
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether a gate waits for something to be measured."""
+        return any(row.outcome == "not_evaluated" for row in self.unmet)
+
+    @property
     def shown_gates(self) -> list[GateRow]:
-        """What is unmet, then waived, then waits, then what was measured, with the least to spare first."""
+        """What is unmet, then waived, then waits, then what was measured, the nearest to failing first (`_nearness`)."""
         shown = [row for row in self.gates if row.look or row.is_signature or row.bound != NONE]
         return sorted(
-            shown, key=lambda row: (not row.unmet, not row.waived, row.outcome != "waits", row.room)
+            shown,
+            key=lambda row: (not row.unmet, not row.waived, row.outcome != "waits", _nearness(row)),
         )
 
     @property
@@ -103,27 +149,37 @@ class Review:
 
     @property
     def fragile(self) -> list[GateRow]:
-        """Gates of which it is known how near they are to another outcome, the nearest first."""
+        """Gates of which it is known how near they are to another outcome: unmet, then the nearest (`_nearness`)."""
         found = [row for row in self.gates if row.fragile is not None]
-        return sorted(found, key=lambda row: (not row.unmet, row.room))
+        return sorted(found, key=lambda row: (not row.unmet, _nearness(row)))
 
     @property
     def closest(self) -> GateRow | None:
-        """The passing gate that the fewest turned answers would end."""
-        return min(
-            (row for row in self.gates if row.flips is not None), key=lambda row: row.flips or 0, default=None
-        )
+        """The passing gate that is nearest to failing (`_nearness`), or None where none hangs on prompts."""
+        return min((row for row in self.gates if row.flips is not None), key=_nearness, default=None)
 
     @property
     def look(self) -> str:
+        if self.candidate.state == "withdrawn":
+            return "off"
+        if self.glass:
+            return "fail" if self.glass.condemned else "unsure"
         if self.candidate.state in ("promoted", "approved", "publishing"):
-            return "pass"
+            return "unsure" if self.stale else "pass"
         failed = (
             self.unmet
             or self.refused
             or self.candidate.state in ("build_failed", "publish_failed", "rejected")
         )
         return "fail" if failed else "unsure"
+
+
+def _nearness(row: GateRow) -> float:
+    """The one rule of the page for what is nearest to failing: the fewest prompts that must turn from right to wrong
+    until a passing gate does not pass. Their share of n does not matter; of several the first of the policy comes
+    first, and what does not hang on prompts comes last. The risk summary names the same gate.
+    """
+    return float("inf") if row.flips is None else row.flips
 
 
 def review(candidate: Candidate, person: User, params: dict[str, str]) -> Review:
@@ -133,6 +189,7 @@ def review(candidate: Candidate, person: User, params: dict[str, str]) -> Review
     approvals = list(selectors.approvals_of(candidate)[:SIGNATURES])
     results = gating.results_of(candidate, evidence) if evidence else []
     changed = _since(candidate, evidence, document, results)
+    glass = glass_broken(candidate, evidence, document, approvals) if evidence and document else None
     runs = comparing.runs_of(document)
     comparisons = comparing.comparisons_of(document, runs)
     return Review(
@@ -140,7 +197,10 @@ def review(candidate: Candidate, person: User, params: dict[str, str]) -> Review
         evidence=evidence,
         document=document,
         since=changed,
-        gates=gate_rows(candidate, evidence, document, results) if evidence and document else [],
+        gates=[
+            _signatures_row(row, candidate, glass) if row.is_signature else row
+            for row in (gate_rows(candidate, evidence, document, results) if evidence and document else [])
+        ],
         suites=suite_lines(document) if document else [],
         datasets=data_lines(document) if document else [],
         refused=_refused(candidate, evidence),
@@ -155,7 +215,21 @@ def review(candidate: Candidate, person: User, params: dict[str, str]) -> Review
             events_of("promotion.Candidate", candidate.pk).exclude(action__startswith="review.")[:HISTORY]
         ),
         may=_may(candidate, person),
+        glass=glass,
+        words=last_words(candidate, approvals),
+        refusal=refusal_of(candidate, evidence, document, approvals)
+        if evidence and document and candidate.state in JUDGED
+        else None,
     )
+
+
+def _signatures_row(row: GateRow, candidate: Candidate, glass: Glass | None) -> GateRow:
+    """Broken glass is no signature, and what has ended waits for none."""
+    if glass and row.outcome == "passed":
+        return replace(row, outcome="glass_broken")
+    if candidate.state in (CandidateState.REJECTED, CandidateState.WITHDRAWN):
+        return replace(row, outcome=str(candidate.state), reason="No signature is asked for any more.")
+    return row
 
 
 def _since(
@@ -164,8 +238,8 @@ def _since(
     document: dict[str, Any] | None,
     results: list[GateResult],
 ) -> Since:
-    """Only asked where somebody acts on the evidence."""
-    if evidence is None or document is None or candidate.state not in JUDGED:
+    """Only asked where somebody acts on the evidence, or a worker is about to."""
+    if evidence is None or document is None or candidate.state not in (*JUDGED, *SIGNED):
         return Since()
     return since(candidate, evidence, document, results)
 
@@ -203,17 +277,18 @@ def _sign_box(
     if evidence is None or document is None:
         return SignBox(False, "Nothing is judged yet, so there is nothing to sign.", "", "", [], None)
     rule = gating.approval_rule(document)
-    needed = ", ".join(
-        f"{part['count']} {part['group']}{'s' if part['count'] > 1 else ''}" for part in rule["approvers"]
-    )
     mine = next(
         (a for a in approvals if a.approver_id == person.pk and a.evidence_digest == evidence.digest), None
     )
-    has = sum(a.evidence_digest == evidence.digest and a.decision == "approve" for a in approvals)
+    missing = still_needed(document, selectors.standing_approvals(candidate), evidence.digest)
+    needed = needed_by(rule)
+    has = sum(needed.values()) - sum(missing.values())
     reason = _why_not(candidate, document, rule, stale, mine, person)
     baseline = [m for m in Meaning if (m == Meaning.ADOPTS_BASELINE) is candidate.baseline]
     meanings = [(str(meaning), str(meaning.label)) for meaning in baseline]
-    return SignBox(not reason, reason, f"needs {needed}; has {has}", candidate.state, meanings, mine)
+    ended = candidate.state in (CandidateState.REJECTED, CandidateState.WITHDRAWN)
+    said = "" if ended else f"needs {people_of(needed)}; has {has}"
+    return SignBox(not reason, reason, said, candidate.state, meanings, mine)
 
 
 def _why_not(

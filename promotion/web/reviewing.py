@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
@@ -17,6 +17,7 @@ from promotion import evidence as evidence_module
 from promotion.services import reviews, risk_summaries, threads
 from promotion.web.candidates import _render_review
 from promotion.web.conversation import Conversation, attention_of
+from rollouts.api.strict_json import check_text
 from rollouts.errors import AssayError, Conflict, InvalidInput
 from rollouts.web.http import acts
 
@@ -30,6 +31,17 @@ def _by_script(request: HttpRequest) -> bool:
 
 def _status(error: AssayError) -> int:
     return 422 if isinstance(error, InvalidInput) else error.status
+
+
+def _typed(request: HttpRequest, *names: str) -> dict[str, str]:
+    """What was typed, unchecked, so that it can be shown again: `_check` it before a service gets it."""
+    return {name: request.POST.get(name, "") for name in names}
+
+
+def _check(typed: Mapping[str, str]) -> None:
+    """Raises `InvalidInput` for what no database takes. These pages have no forms that would look for it."""
+    for name, text in typed.items():
+        check_text(name, text)
 
 
 def _back(request: HttpRequest, pk: int, place: str) -> HttpResponse:
@@ -70,8 +82,9 @@ def opened(request: HttpRequest, pk: int) -> HttpResponse:
 @acts(permissions.require_can_read)
 def checklist(request: HttpRequest, pk: int) -> HttpResponse:
     """Ticks or unticks one item, as the button says."""
-    given = {name: request.POST.get(name, "") for name in ("item", "digest", "note")}
+    given = _typed(request, "item", "digest", "note")
     try:
+        _check(given)
         if request.POST.get("do") == "untick":
             reviews.untick(candidate_id=pk, item=given["item"], digest=given["digest"], by=request.user)
         else:
@@ -84,43 +97,44 @@ def checklist(request: HttpRequest, pk: int) -> HttpResponse:
 @acts(permissions.require_can_mark_seen)
 def seen(request: HttpRequest, pk: int) -> HttpResponse:
     """What came in after the page was made is still new next time."""
-    reviews.mark_seen(
-        candidate_id=pk,
-        digest=request.POST.get("digest", ""),
-        by=request.user,
-        shown_at=_moment(request.POST.get("shown_at", "")),
-    )
+    given = _typed(request, "digest", "shown_at")
+    _check(given)
+    moment = _moment(given["shown_at"])
+    reviews.mark_seen(candidate_id=pk, digest=given["digest"], by=request.user, shown_at=moment)
     if _by_script(request):
         return HttpResponse(status=204)
     return _back(request, pk, "news")
 
 
 def _moment(text: str) -> datetime | None:
+    """In UTC, as it is stored: near the ends of the calendar a moment of another zone has no place there."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return moment.astimezone(UTC) if moment.tzinfo else None
+    except (ValueError, OverflowError):
         return None
-    return moment if moment.tzinfo else None
 
 
 @acts(permissions.require_can_comment)
 def thread_start(request: HttpRequest, pk: int) -> HttpResponse:
-    anchor, text = request.POST.get("anchor", ""), request.POST.get("text", "")
+    given = _typed(request, "anchor", "text")
     try:
-        made = threads.start(candidate_id=pk, anchor=anchor, text=text, by=request.user)
+        _check(given)
+        made = threads.start(candidate_id=pk, by=request.user, **given)
     except (InvalidInput, Conflict) as error:
-        return _again(request, pk, error, where="thread", anchor=anchor, text=text)
+        return _again(request, pk, error, where="thread", **given)
     messages.success(request, "Asked. Nobody approves before the thread is resolved.")
     return _back(request, pk, f"thread-{made.pk}")
 
 
 @acts(permissions.require_can_comment)
 def thread_reply(request: HttpRequest, pk: int, thread: int) -> HttpResponse:
-    text = request.POST.get("text", "")
+    given = _typed(request, "text")
     try:
-        threads.reply(candidate_id=pk, thread_id=thread, text=text, by=request.user)
+        _check(given)
+        threads.reply(candidate_id=pk, thread_id=thread, by=request.user, **given)
     except (InvalidInput, Conflict) as error:
-        return _again(request, pk, error, where="reply", thread=thread, text=text)
+        return _again(request, pk, error, where="reply", thread=thread, **given)
     return _back(request, pk, f"thread-{thread}")
 
 
@@ -138,11 +152,12 @@ thread_resolve, thread_reopen = _moves(threads.resolve), _moves(threads.reopen)
 
 @acts(permissions.require_can_comment)
 def risk_summary(request: HttpRequest, pk: int) -> HttpResponse:
-    text, digest = request.POST.get("text", ""), request.POST.get("digest", "")
+    given = _typed(request, "text", "digest")
     try:
-        written = risk_summaries.write(candidate_id=pk, text=text, digest=digest, by=request.user)
+        _check(given)
+        written = risk_summaries.write(candidate_id=pk, by=request.user, **given)
     except (InvalidInput, Conflict) as error:
-        return _again(request, pk, error, where="risk", text=text)
+        return _again(request, pk, error, where="risk", text=given["text"])
     said = (
         "Written. It stands in the evidence, so that signatures given so far no longer count."
         if written

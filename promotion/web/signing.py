@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from promotion import permissions, selectors
 from promotion.models import Candidate, Decision, Meaning, Method
-from promotion.services import approvals
+from promotion.services import approvals, reviews
 from promotion.services.proofs import Act, NoProof, Password, Proof, SingleSignOn
 from promotion.web import proving, unsigned
 from promotion.web.candidates import _render_review
@@ -23,7 +23,12 @@ from rollouts.errors import AssayError, Conflict, InvalidInput, NotAllowed, Stal
 from rollouts.web.http import acts, reads
 
 PURPOSE = "sign"
-RECORDED = "Recorded: your decision stands in the history, with the digest that you saw."
+# what the person did, by decision; the digest is the one that they saw
+RECORDED = {
+    Decision.APPROVE: "Recorded: you signed {name} at {digest}. It stands in the history.",
+    Decision.REQUEST_CHANGES: "Recorded: you sent {name} back at {digest}. The submitter reads your words.",
+    Decision.REJECT: "Recorded: you rejected {name} at {digest}. The submitter reads your words.",
+}
 REFUSALS = (NotAllowed, Conflict, InvalidInput, proving.ProviderAway)
 
 
@@ -42,10 +47,14 @@ def sign(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _sign(request: HttpRequest, pk: int, words: dict[str, str], proof: Proof) -> HttpResponse:
-    approvals.sign(
+    approval = approvals.sign(
         candidate_id=pk, by=request.user, proof=proof, template_version=template_version(), **words
     )
-    messages.success(request, RECORDED)
+    # who signs has looked
+    reviews.mark_seen(candidate_id=pk, digest=approval.evidence_digest, by=request.user)
+    digest = f"{approval.evidence_digest[:4]} {approval.evidence_digest[4:8]}"
+    said = RECORDED[Decision(approval.decision)]
+    messages.success(request, said.format(name=approval.candidate.name, digest=digest))
     return redirect("promotion:candidate", pk)
 
 

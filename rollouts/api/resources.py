@@ -41,7 +41,7 @@ from rollouts.api.outputs import (
 from rollouts.api.pagination import PageQuery, page_of
 from rollouts.api.parsers import JSONLinesParser, UploadParser
 from rollouts.api.views import DIGEST, ID, NAME, ApiViewSet, effect, gives, read, row_or_404
-from rollouts.errors import InvalidInput, NotFound
+from rollouts.errors import InvalidInput
 from rollouts.models import (
     AuditEvent,
     Backend,
@@ -92,10 +92,7 @@ class TranscriptViewSet(ApiViewSet):
     @gives(TranscriptOutput)
     def retrieve(self, request: Request, digest: str) -> Response:
         """A stored transcript by its digest."""
-        try:
-            return Response(TranscriptOutput(transcripts.read(digest)).data)
-        except InvalidInput as error:
-            raise NotFound("What is stored under this digest is no transcript.") from error
+        return Response(TranscriptOutput(transcripts.read(digest)).data)
 
     @effect(
         {"application/x-ndjson": {"type": "string"}, "multipart/form-data": TranscriptForm},

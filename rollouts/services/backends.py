@@ -138,8 +138,6 @@ def _check_transcript(part: _Part) -> None:
             field,
             "there is no such transcript. Save it first: manage.py save_transcript, or POST /api/v1/transcripts.",
         ) from error
-    except InvalidInput as error:
-        raise InvalidInput(field, f"the stored file is no transcript. {error.message}") from error
 
 
 def _check_limits(values: dict[str, Any]) -> None:

@@ -68,15 +68,19 @@ def _is_recorded(artifact: Artifact) -> bool:
 
 
 def read(sha256: str) -> StoredTranscript:
-    """Raises `NotFound` where nothing of this digest is stored, and `InvalidInput` where it is no transcript."""
+    """Raises `NotFound`, in the same words where something else is stored under the digest.
+
+    A candidate's file may belong to a track that the person may not see, so nobody is told that it is there.
+    """
+    missing = NotFound("There is no such transcript.")
     artifact = Artifact.objects.filter(pk=sha256).first()
-    if artifact is None:
-        raise NotFound("There is no such transcript.")
-    if artifact.size_bytes > MAX_TRANSCRIPT_BYTES:  # such as a base model: it is not read to be refused
-        raise InvalidInput(
-            "transcript", f"is {artifact.size_bytes} bytes; at most {MAX_TRANSCRIPT_BYTES} are taken."
-        )
-    return _stored(artifact, parse_transcript(store.path_of(sha256).read_bytes()))
+    if artifact is None or artifact.size_bytes > MAX_TRANSCRIPT_BYTES:  # such as a base model: it is not read
+        raise missing
+    try:
+        parsed = parse_transcript(store.path_of(sha256).read_bytes())
+    except InvalidInput:
+        raise missing from None
+    return _stored(artifact, parsed)
 
 
 def export(run: EvalRun, *, purpose: str = CallPurpose.POLICY) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
@@ -15,6 +16,7 @@ from django.utils.safestring import SafeString, mark_safe
 from rollouts.audit import ACTIONS
 from rollouts.permissions import groups_of
 from rollouts.text import SHOWN_CHARS, clip, split_unseen
+from rollouts.text import plain as plain_text
 
 register = template.Library()
 
@@ -23,6 +25,7 @@ _PATHS = {
     "fail": "M4 4l8 8M12 4l-8 8",
     "unsure": "M3 8h10",
     "busy": "M8 4v4l2.6 1.8M8 1.8a6.2 6.2 0 1 1 0 12.4a6.2 6.2 0 1 1 0-12.4",
+    "done": "M3 8.5l3.2 3.2L13 4.8",  # came to an end, which says nothing of how
     "off": "M3.7 3.7l8.6 8.6M8 1.8a6.2 6.2 0 1 1 0 12.4a6.2 6.2 0 1 1 0-12.4",
 }
 # state or outcome -> (look, word); the word stands by itself, colour and sign only repeat it
@@ -47,7 +50,7 @@ _WORDS = {
     "withdrawn": ("off", "Withdrawn"),
     "queued": ("busy", "queued"),
     "running": ("busy", "running"),
-    "scored": ("pass", "scored"),
+    "scored": ("done", "scored"),
     "masked": ("unsure", "masked"),
     "unscored": ("unsure", "unscored"),
     "cancelled": ("off", "cancelled"),
@@ -84,6 +87,22 @@ def verdict_of(value: bool | None, right: str = "right", wrong: str = "wrong") -
     return tag("passed", right) if value else tag("failed", wrong)
 
 
+# what right and wrong are called where a metric has words of its own
+_OF_METRIC = {"safe": ("safe", "unsafe"), "json_valid": ("valid", "invalid")}
+
+
+@register.simple_tag
+def score_of(metric: str, value: bool | None) -> SafeString:
+    """A score by its metric's own words, the same on every page."""
+    return verdict_of(value, *_OF_METRIC.get(metric, ()))
+
+
+@register.filter
+def class_said(answer_class: str) -> str:
+    """What an answer was read as, for people."""
+    return "a proper answer" if answer_class == "ok" else str(answer_class).replace("_", " ")
+
+
 @register.filter
 def look_of(state: str) -> str:
     return _WORDS.get(state, ("unsure", ""))[0]
@@ -103,6 +122,12 @@ def visible(value: Any) -> SafeString:
 def name(value: Any) -> SafeString:
     """A foreign name inside a sentence: isolated, so that its direction cannot turn what stands around it."""
     return format_html("<bdi>{}</bdi>", _marked(str(value)[:300]))
+
+
+@register.filter(is_safe=True)
+def in_title(text: str) -> str:
+    """A page's title, in which marks are characters like the others: a title has no elements."""
+    return plain_text(text)
 
 
 def _marked(text: str) -> SafeString:
@@ -167,13 +192,21 @@ def when(value: datetime | str | None) -> SafeString:
 
 
 def age(moment: datetime) -> str:
+    """How long ago, or for what is still to come, how long until then."""
     passed = timezone.now() - moment
-    if passed < timedelta(minutes=1):
-        return "just now"
-    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
-        if passed.total_seconds() >= seconds:
-            return f"{int(passed.total_seconds() // seconds)} {unit} ago"
-    return "just now"
+    if passed <= -timedelta(minutes=1):
+        return f"in {_span(-passed)}"
+    return f"{_span(passed)} ago" if passed >= timedelta(minutes=1) else "just now"
+
+
+def _span(passed: timedelta) -> str:
+    """At least a minute, rounded down to whole days, hours or minutes."""
+    unit, seconds = next(
+        (unit, seconds)
+        for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60))
+        if passed.total_seconds() >= seconds
+    )
+    return f"{int(passed.total_seconds() // seconds)} {unit}"
 
 
 @register.filter
@@ -183,6 +216,15 @@ def utc(value: datetime | str | None) -> SafeString:
         return mark_safe('<span class="na">&ndash;</span>')
     moment = moment.astimezone(UTC)
     return format_html('<time datetime="{}">{}</time>', moment.isoformat(), f"{moment:%Y-%m-%d %H:%M:%S} UTC")
+
+
+_MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
+
+
+@register.filter
+def moments(text: str) -> str:
+    """Prose with its exact moments as pages say them; the exact ones stand in the evidence."""
+    return _MOMENT.sub(r"\1 \2 UTC", str(text))
 
 
 @register.filter
@@ -223,6 +265,14 @@ def signed_rate(value: float | None) -> str:
 @register.filter
 def count(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
+
+
+@register.filter
+def of(share: str | None, n: int | None) -> str:
+    """A share that was counted over n, as the counts: 0.700000 of 100 is `70 of 100`."""
+    if share is None or not n:
+        return "–"
+    return f"{round(Decimal(share) * n):,} of {n:,}"
 
 
 @register.filter

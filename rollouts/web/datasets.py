@@ -13,7 +13,7 @@ from rollouts.selectors import declared_streams
 from rollouts.services import datasets as services
 from rollouts.web.forms import DatasetFilter, DatasetForm
 from rollouts.web.http import acts, reads
-from rollouts.web.lists import chosen, page_of
+from rollouts.web.lists import filtered
 
 SORTS = {
     "registered": "-pk",
@@ -28,13 +28,14 @@ MAY_REGISTER = {permissions.ENGINEER, permissions.ADMINISTRATOR}
 @reads
 def datasets(request: HttpRequest) -> HttpResponse:
     form = DatasetFilter(request.GET)
+    page = filtered(form, selectors.datasets, request, sorts=SORTS)
     context = {
         "area": "datasets",
-        "page": page_of(selectors.datasets(**chosen(form)), request, sorts=SORTS),
+        "page": page,
         "form": form,
         "may_register": bool(MAY_REGISTER & permissions.groups_of(request.user)),
     }
-    return render(request, "rollouts/datasets.html", context)
+    return render(request, "rollouts/datasets.html", context, status=page.status)
 
 
 @reads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -9,6 +10,7 @@ from django import forms
 from django.db.models import QuerySet
 
 from rollouts.backends import kinds
+from rollouts.clusters import Cluster
 from rollouts.failures import FAILURE_KINDS
 from rollouts.models import Backend, BaseModel, RolloutState, RunState, Suite
 from rollouts.scoring import SCORER_METRICS
@@ -27,6 +29,8 @@ class RunFilter(forms.Form):
 
 
 class RolloutFilter(forms.Form):
+    """`cluster` is one of the run's groups of misses, by what it did."""
+
     state = forms.ChoiceField(
         choices=[ANY, *((state, state) for state in RolloutState.values)], required=False
     )
@@ -41,6 +45,20 @@ class RolloutFilter(forms.Form):
     )
     read_as = forms.RegexField(r"^[a-z_]{1,20}$", required=False, label="Answer read as")
     key = forms.CharField(required=False, max_length=200, label="Case")
+    cluster = forms.ChoiceField(
+        required=False,
+        label="What went wrong",
+        error_messages={
+            "invalid_choice": "This run has no such group of misses now. Its page shows those it has."
+        },
+    )
+
+    def __init__(self, clusters: Iterable[Cluster], *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        found = [(cluster.did, f"{cluster.did} ({cluster.n:,})") for cluster in clusters]
+        self.fields["cluster"].choices = [ANY, *found]
+        if not found and not self.data.get("cluster"):
+            del self.fields["cluster"]
 
 
 class CaseFilter(forms.Form):

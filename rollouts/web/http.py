@@ -9,12 +9,26 @@ from typing import Any
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
+from django.urls import Resolver404, resolve
 from django.views.decorators.http import require_POST, require_safe
 
 from rollouts import permissions
 from rollouts.errors import AssayError, NotFound
 
 View = Callable[..., HttpResponse]
+# pages of one thing, by the name of their address, and what each is called where something about it was refused
+THINGS = {
+    "promotion:candidate": "the candidate",
+    "promotion:dispute": "the dispute",
+    "promotion:glass": "what was promoted without signatures",
+    "promotion:policy": "the policy",
+    "promotion:track": "the track",
+    "promotion:waiver": "the waiver",
+    "rollouts:dataset": "the dataset",
+    "rollouts:rollout": "the rollout",
+    "rollouts:run": "the run",
+    "rollouts:suite": "the suite",
+}
 
 
 def reads(view: View) -> View:
@@ -44,8 +58,26 @@ def error_page(request: HttpRequest, error: AssayError) -> HttpResponse:
     if isinstance(error, NotFound):
         raise Http404(error.message)
     no_role = request.user.is_authenticated and not permissions.groups_of(request.user)
-    context = {"error": error, "no_role": no_role, "back": request.headers.get("Referer") is not None}
+    context = {"error": error, "no_role": no_role, "about": thing_about(request.path)}
+    context["asked_wrongly"] = request.method == "GET" and error.status == 400 and bool(request.GET)
     return render(request, "error.html", context, status=error.status)
+
+
+def thing_about(path: str) -> tuple[str, str] | None:
+    """The page of the thing under which an address stands, and what it is called: of `/runs/7/cancel/` that of the run.
+
+    Read from the address alone, so it tells nothing of what a person may not see.
+    """
+    parts = path.strip("/").split("/")
+    for length in range(len(parts) - 1, 1, -1):
+        address = f"/{'/'.join(parts[:length])}/"
+        try:
+            name = resolve(address).view_name
+        except Resolver404:
+            continue
+        if name in THINGS:
+            return address, THINGS[name]
+    return None
 
 
 def raw_text(data: bytes, filename: str) -> HttpResponse:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, NamedTuple
 
 from django.core.exceptions import ValidationError
@@ -18,6 +20,7 @@ from rollouts.errors import InvalidInput
 PAGE_SIZE = 50
 MAX_NUMBER = 2**63 - 1
 MAX_CURSOR = 400
+KEYS_AT_ONCE = 2_000
 # what stands in a list's address and is no filter
 OWN = ("sort", "cursor")
 # name in the address -> path of the column, with a minus where it is read downwards first; the first is the list's order
@@ -37,6 +40,7 @@ class Page:
     sort: str
     sorts: Sorts
     narrowed: bool  # by a filter
+    status: int = 200  # 400 where a value of the filter is wrong
 
     @property
     def column(self) -> str:
@@ -49,6 +53,24 @@ class Page:
         return column if self.sort.startswith("-") else f"-{column}"
 
 
+def filtered(
+    form: Form, rows: Callable[..., QuerySet[Any]], request: HttpRequest, *, sorts: Sorts, **how: Any
+) -> Page:
+    """The page of what `rows` gives for the filter's values that were given; `how` is as `page_of` takes it.
+
+    With a wrong value nothing is listed: rows that it was to leave out would read as if they had passed it. The form
+    says at the field what is wrong.
+    """
+    if form.is_valid():
+        return page_of(rows(**given(form)), request, sorts=sorts, **how)
+    return Page((), None, True, _sort_of(request, sorts), sorts, narrowed=True, status=400)
+
+
+def given(form: Form) -> dict[str, Any]:
+    """The values of a filter that were given."""
+    return {key: value for key, value in form.cleaned_data.items() if value not in (None, "", False)}
+
+
 def page_of(
     rows: QuerySet[Any],
     request: HttpRequest,
@@ -56,11 +78,13 @@ def page_of(
     sorts: Sorts,
     size: int = PAGE_SIZE,
     keys_first: bool = False,
+    among: AbstractSet[int] | None = None,
 ) -> Page:
     """The page after the address's cursor, in its order. Rows without a value come last, whichever way it goes.
 
     A keyset: rows that come in between are neither skipped nor doubled. The primary key decides between equals.
-    With `keys_first` only keys are sorted, and the rest is read for one page: for many rows with long texts.
+    With `keys_first` only keys are sorted, and the rest is read for one page: for many rows with long texts. With
+    `among` only rows with these keys are listed; they may be more than a query takes as values.
     Raises `InvalidInput` for an order that the list does not have, and for a cursor that it did not give.
     """
     sort = _sort_of(request, sorts)
@@ -68,7 +92,10 @@ def page_of(
     down, cursor = sort.startswith("-"), request.GET.get("cursor", "")
     order = _order(column, down=down)
     left = rows.filter(_after(*_position(cursor, column), column=column, down=down)) if cursor else rows
-    if keys_first:
+    if among is not None:
+        keys = left.order_by(*order).values_list("pk", flat=True).iterator(KEYS_AT_ONCE)
+        left = rows.filter(pk__in=list(islice((key for key in keys if key in among), size + 1)))
+    elif keys_first:
         left = rows.filter(pk__in=left.order_by(*order).values("pk")[: size + 1])
     found = list(left.order_by(*order)[: size + 1])
     return Page(
@@ -79,14 +106,6 @@ def page_of(
         sorts=sorts,
         narrowed=any(value for name, value in request.GET.items() if name not in OWN),
     )
-
-
-def chosen(form: Form) -> dict[str, Any]:
-    """The filter's values that were given. Raises `InvalidInput` with the first wrong field."""
-    if not form.is_valid():
-        field, errors = next(iter(form.errors.items()))
-        raise InvalidInput(field, str(errors[0]))
-    return {key: value for key, value in form.cleaned_data.items() if value not in (None, "", False)}
 
 
 def _address_of(column: str, sorts: Sorts) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
-from rollouts import permissions, selectors
+from rollouts import overview, permissions, selectors
 from rollouts.amendments import amendments_of_case
+from rollouts.clusters import unpack
 from rollouts.errors import Conflict, InvalidInput, NotFound
 from rollouts.hashing import canonical_bytes
-from rollouts.models import EvalRun
+from rollouts.models import EvalRun, Rollout
 from rollouts.services import runs as run_services
 from rollouts.services import subjects
 from rollouts.web.forms import (
@@ -27,7 +30,7 @@ from rollouts.web.forms import (
     SuiteFilter,
 )
 from rollouts.web.http import acts, raw_text, reads
-from rollouts.web.lists import chosen, page_of
+from rollouts.web.lists import filtered, given, page_of
 
 RUN_SORTS = {
     "started": "-pk",
@@ -62,9 +65,9 @@ BASE_SORTS = {
 @reads
 def runs(request: HttpRequest) -> HttpResponse:
     form = RunFilter(request.GET)
-    page = page_of(selectors.runs_where(request.user, **chosen(form)), request, sorts=RUN_SORTS)
+    page = filtered(form, partial(selectors.runs_where, request.user), request, sorts=RUN_SORTS)
     context = {"area": "runs", "page": page, "form": form, "may_run": _may_run(request)}
-    return render(request, "rollouts/runs.html", context)
+    return render(request, "rollouts/runs.html", context, status=page.status)
 
 
 def _may_run(request: HttpRequest) -> bool:
@@ -149,24 +152,46 @@ def rescore(request: HttpRequest, pk: int) -> HttpResponse:
 
 @reads
 def rollouts(request: HttpRequest, pk: int) -> HttpResponse:
-    found, form = selectors.run_by_id(pk, request.user), RolloutFilter(request.GET)
-    rows = selectors.rollouts_where(found, **chosen(form))
-    page = page_of(rows, request, sorts=ROLLOUT_SORTS, keys_first=True)
-    context = {"area": "runs", "run": found, "page": page, "form": form, "metrics": selectors.METRICS}
-    return render(request, "rollouts/rollouts.html", context)
+    found = selectors.run_by_id(pk, request.user)
+    summary = overview.stored(found)
+    groups = [(said, cluster) for said, cluster in summary.groups if cluster.members] if summary else []
+    form = RolloutFilter([cluster for _, cluster in groups], request.GET)
+    chosen = form.cleaned_data.get("cluster") if form.is_valid() else ""
+    said, members = next(
+        ((said, set(unpack(cluster.members))) for said, cluster in groups if cluster.did == chosen),
+        ("", None),
+    )
+
+    def rows(cluster: str = "", **filters: str) -> QuerySet[Rollout]:
+        # members are misses, so that the others need not be looked through
+        misses = {"wrong": "exact"} if cluster else {}
+        return selectors.rollouts_where(found, **{**misses, **filters})
+
+    page = filtered(form, rows, request, sorts=ROLLOUT_SORTS, keys_first=True, among=members)
+    context = {
+        "area": "runs",
+        "run": found,
+        "page": page,
+        "form": form,
+        "said": said,
+        "narrowed_more": bool(said) and len(given(form)) > 1,
+        "metrics": selectors.METRICS,
+    }
+    return render(request, "rollouts/rollouts.html", context, status=page.status)
 
 
 @reads
 def suites(request: HttpRequest) -> HttpResponse:
     form = SuiteFilter(request.GET)
-    page = page_of(selectors.suites(**chosen(form)), request, sorts=SUITE_SORTS)
-    return render(request, "rollouts/suites.html", {"area": "suites", "page": page, "form": form})
+    page = filtered(form, selectors.suites, request, sorts=SUITE_SORTS)
+    context = {"area": "suites", "page": page, "form": form}
+    return render(request, "rollouts/suites.html", context, status=page.status)
 
 
 @reads
 def suite(request: HttpRequest, name: str, version: int) -> HttpResponse:
     found, form = selectors.suite_by_name(name, version), CaseFilter(request.GET)
-    page = page_of(selectors.cases_where(found, **chosen(form)), request, sorts=CASE_SORTS, size=25)
+    page = filtered(form, partial(selectors.cases_where, found), request, sorts=CASE_SORTS, size=25)
     context = {
         "area": "suites",
         "suite": found,
@@ -174,7 +199,7 @@ def suite(request: HttpRequest, name: str, version: int) -> HttpResponse:
         "page": page,
         "form": form,
     }
-    return render(request, "rollouts/suite.html", context)
+    return render(request, "rollouts/suite.html", context, status=page.status)
 
 
 @reads
@@ -192,8 +217,9 @@ def case_json(request: HttpRequest, pk: int) -> HttpResponse:
 @reads
 def backends(request: HttpRequest) -> HttpResponse:
     form = BackendFilter(request.GET)
-    page = page_of(selectors.backends_in_use(**chosen(form)), request, sorts=BACKEND_SORTS)
-    return render(request, "rollouts/backends.html", {"area": "backends", "page": page, "form": form})
+    page = filtered(form, selectors.backends_in_use, request, sorts=BACKEND_SORTS)
+    context = {"area": "backends", "page": page, "form": form}
+    return render(request, "rollouts/backends.html", context, status=page.status)
 
 
 @reads
@@ -207,5 +233,6 @@ def backend(request: HttpRequest, name: str) -> HttpResponse:
 @reads
 def bases(request: HttpRequest) -> HttpResponse:
     form = BaseFilter(request.GET)
-    page = page_of(selectors.base_models(**chosen(form)), request, sorts=BASE_SORTS)
-    return render(request, "rollouts/bases.html", {"area": "bases", "page": page, "form": form})
+    page = filtered(form, selectors.base_models, request, sorts=BASE_SORTS)
+    context = {"area": "bases", "page": page, "form": form}
+    return render(request, "rollouts/bases.html", context, status=page.status)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import time_machine
+from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 from django.utils import timezone
 from knox.models import AuthToken
 
@@ -18,6 +20,8 @@ from rollouts.api.middleware import ApiMiddleware
 from rollouts.models import AuditEvent
 from tests.api.conftest import Api, problem_of
 from tests.factories import PASSWORD, person
+
+PBKDF2 = "django.contrib.auth.hashers.PBKDF2PasswordHasher"
 
 
 @pytest.fixture
@@ -109,6 +113,84 @@ def test_what_a_token_does_is_recorded_as_the_token_s(ada: User):
     Api(made["token"]).post("tracks", {"name": "t", "purpose": "p"})
     assert AuditEvent.objects.get(action="track.created").actor == f"token:ada:{made['key'][:8]}"
     assert AuditEvent.objects.get(action="token.issued").actor == "user:ada"
+
+
+NEW = "another-long-pass-phrase"
+
+
+def on_the_page(ada: User) -> None:
+    client = Client()
+    client.force_login(ada, backend="django.contrib.auth.backends.ModelBackend")
+    typed = {"oldpassword": PASSWORD, "password1": NEW, "password2": NEW}
+    assert client.post("/accounts/password/change/", typed).status_code == 302
+
+
+def by_hand(ada: User) -> None:
+    ada.set_password(NEW)
+    ada.save()
+
+
+def taken_away(ada: User) -> None:
+    ada.set_unusable_password()
+    ada.save()
+
+
+def deactivated_and_back(ada: User) -> None:
+    for active in (False, True):
+        ada.is_active = active
+        ada.save()
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (on_the_page, "password changed"),
+        (by_hand, "password changed"),
+        (taken_away, "password changed"),
+        (deactivated_and_back, "account deactivated"),
+    ],
+)
+def test_all_tokens_of_a_person_end_with_the_password_and_with_the_account(ada: User, act: Any, reason: str):
+    first, second, others = take(), take(), AuthToken.objects.create(person("otto", "auditor"))[1]
+
+    act(ada)
+
+    for made in (first, second):
+        Api(made["token"]).problem(401, "GET", "tracks")
+    assert Api(others).get("tracks")["results"] == []
+    event = AuditEvent.objects.get(action="token.ended")
+    told = json.loads(bytes(event.data))
+    assert (event.actor, event.subject_label, told["reason"]) == ("system:accounts", "ada", reason)
+    assert told["keys"] == sorted(made["key"][:8] for made in (first, second))
+
+
+def test_what_changes_no_password_keeps_the_tokens(ada: User, settings: Any):
+    made = take()
+
+    ada.first_name = "Ada"
+    ada.save()
+    Client().login(username="ada", password=PASSWORD)  # the day of the last sign-in is kept
+    settings.PASSWORD_HASHERS = [PBKDF2, *settings.PASSWORD_HASHERS]
+    Client().login(username="ada", password=PASSWORD)  # the same password, as Django now keeps it
+
+    ada.refresh_from_db()
+    assert ada.password.startswith("pbkdf2_sha256$") and ada.last_login is not None
+    assert Api(made["token"]).get("tracks")["results"] == []
+    assert not AuditEvent.objects.filter(action="token.ended").exists()
+
+
+def test_a_password_that_is_changed_while_a_token_is_taken_gives_none(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+):
+    def then_changed(*arguments: Any, **credentials: Any) -> Any:
+        found = authenticate(*arguments, **credentials)
+        by_hand(User.objects.get(pk=ada.pk))
+        return found
+
+    monkeypatch.setattr("promotion.services.tokens.authenticate", then_changed)
+
+    Api().problem(401, "POST", "auth/token", {"username": "ada", "password": PASSWORD})
+    assert not AuthToken.objects.exists()
 
 
 def test_no_token_leaks_into_what_the_same_thread_does_next(ada: User):

@@ -55,6 +55,8 @@ def decide(view: Tab, method: str = "") -> None:
     view.page.locator("#id_comment").fill("Fit for use.")
     why = view.page.locator("#id_unopened_reason")
     if why.count():
+        if not why.is_visible():
+            view.page.locator("#unopened > summary").click()
         why.fill(REASON)
     if method:
         view.page.get_by_label(method).check()
@@ -101,7 +103,7 @@ def test_a_passkey_is_added_and_signs(
     cdp.send("WebAuthn.setUserVerified", {"authenticatorId": key, "isUserVerified": True})
     page.get_by_role("button", name="Confirm with your passkey").click()
 
-    page.get_by_text("Recorded: your decision stands").wait_for()
+    page.get_by_text("Recorded: you signed").wait_for()
     assert page.get_by_text("confirmed by passkey").is_visible()
     approval = Approval.objects.get(candidate=candidate)
     assert (approval.approver, approval.method, approval.comment) == (
@@ -174,7 +176,7 @@ def test_who_has_only_sso_signs_in_signs_and_is_asked_again_for_it(
     assert not Approval.objects.filter(candidate=candidate).exists()
     sign_in_there(view)
 
-    view.page.get_by_text("Recorded: your decision stands").wait_for()
+    view.page.get_by_text("Recorded: you signed").wait_for()
     assert view.page.get_by_text("confirmed by single sign-on").is_visible()
     approval = Approval.objects.get(candidate=candidate)
     assert (approval.approver, approval.method, approval.printed_name) == (ada, "oidc", "Ada")

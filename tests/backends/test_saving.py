@@ -126,9 +126,12 @@ def test_a_nested_key_itself_is_refused_and_not_repeated(engineer: User) -> None
 def test_a_file_that_is_no_transcript_cannot_be_replayed(engineer: User) -> None:
     stored = store.put([b"GGUF"])
 
-    with pytest.raises(InvalidInput, match="is no transcript") as refused:
+    with pytest.raises(InvalidInput, match="there is no such transcript") as refused:
         save(engineer, kind="scripted", config={"transcript_sha256": stored.pk})
+    with pytest.raises(InvalidInput) as unknown:
+        save(engineer, kind="scripted", config={"transcript_sha256": "0" * 64})
     assert refused.value.field == "config.transcript_sha256"
+    assert refused.value.message == unknown.value.message, "nobody is told what else is stored"
 
 
 def test_a_plug_in_s_broken_load_is_said_when_it_is_saved(engineer: User, install: Install) -> None:

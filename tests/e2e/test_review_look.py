@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from promotion.attention import row_id
 from promotion.models import Candidate
-from promotion.services import imports, registry, waivers
+from promotion.services import imports, policies, registry, waivers
 from tests import factories
 from tests.e2e.conftest import DESKTOP, PHONE, Tab
 from tests.e2e.test_look import OVERFLOW
 from tests.importers.foundry import Foundry
+from tests.web.test_review_tables import many_families
 from tests.web.test_review_verdict import gate_policy, sets, with_data
 
 pytestmark = [pytest.mark.chromium, pytest.mark.django_db(transaction=True)]
@@ -73,4 +75,54 @@ def test_axe_and_the_csp_have_nothing_to_say_of_reviews_imports_and_what_if(
         if problems:
             found[path] = problems
     assert found == {}
+    view.check()
+
+
+# cells of a table that stand outside the window, or that a box around them cuts off
+OUTSIDE = """() => [...document.querySelectorAll('table :is(td, th)')].filter((cell) => {
+  if (!cell.checkVisibility() || !cell.closest('.stack, [aria-label="Table of candidates"]')) return false;
+  if (cell.closest('thead')) return false;
+  const box = cell.getBoundingClientRect(), around = cell.closest('.scroll').getBoundingClientRect();
+  return box.right > Math.min(around.right, innerWidth) + 1 || box.left < around.left - 1;
+}).map((cell) => cell.textContent.trim().slice(0, 60))"""
+
+
+@pytest.mark.parametrize("width", [1360, 1280, 1202, 1000, 390, 320])
+def test_what_decides_is_read_without_scrolling_sideways(
+    transactional_db: None, tab: Callable[..., Tab], width: int
+) -> None:
+    house = many_families()
+    candidate = house.evaluated(outcomes={"missing-argument-1-2": "wrong", "missing-argument-3-1": "masked"})
+    document = {**house.track.policies.latest("version").document, "samples": 2}
+    document["gates"] = [{**entry, "min": "0.50"} if "min" in entry else entry for entry in document["gates"]]
+    draft = policies.draft(track=house.track, document=document, by=house.administrator)
+    view = tab(house.approver, size=(width, 900))
+    paths = (
+        f"/candidates/{candidate.pk}/",
+        f"/tracks/toolcaller/policies/{draft.version}/diff/",
+        "/candidates/",
+    )
+    for path in paths:
+        view.go(path)
+        view.page.evaluate("document.querySelectorAll('main details').forEach(d => d.open = true)")
+        assert view.page.evaluate(OUTSIDE) == [], path
+        assert view.page.evaluate(OVERFLOW) <= 0, path
+    view.check()
+
+
+def test_folded_families_show_when_asked_for_and_when_a_link_leads_to_one(
+    transactional_db: None, tab: Callable[..., Tab]
+) -> None:
+    house = many_families()
+    candidate = house.evaluated(outcomes={"missing-argument-1-2": "wrong"})
+    view = tab(house.approver, size=DESKTOP)
+    lost, folded = (
+        view.page.locator(f"#{row_id(house.suite.digest, f'missing-argument-{n}')}") for n in (1, 2)
+    )
+    view.go(f"/candidates/{candidate.pk}/")
+    assert lost.is_visible() and not folded.is_visible()
+    view.page.locator("tr.fold summary").click()
+    assert folded.is_visible()
+    view.go(f"/candidates/{candidate.pk}/#{row_id(house.suite.digest, 'missing-argument-2')}")
+    assert folded.is_visible()
     view.check()

@@ -34,10 +34,11 @@ def test_an_approver_signs_in_signs_and_the_export_is_given_out(road: World, tab
     assert page.get_by_text("Say what your signature means.").first.is_visible()
     page.get_by_label("I authorise the release").check()
     page.locator("#id_comment").fill("Fit for the demo.")
+    page.locator("#unopened > summary").click()
     page.get_by_label("Why you left these unopened").fill("They are known from the round before.")
     page.get_by_label("Password").fill(PASSWORD)
     page.locator("button[value=approve]").click()
-    assert page.get_by_text("Recorded: your decision stands").is_visible()
+    assert page.get_by_text("Recorded: you signed").is_visible()
     assert registry.publish(road.r3.pk) is not None
     view.go("/registry/toolcaller-demo/2/")
     with page.expect_download() as download:
@@ -119,7 +120,7 @@ def test_everything_but_progress_works_without_script(road: World, tab: Callable
     page.locator("#id_comment").fill("The mail family went wrong five times.")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Request changes").click()
-    assert page.get_by_text("Recorded: your decision stands").is_visible()
+    assert page.get_by_text("Recorded: you signed").is_visible()
     assert page.get_by_text("The mail family went wrong five times.").is_visible()
     view.go("/audit/")
     page.get_by_label("Action").select_option("candidate.request_changes")

@@ -134,10 +134,11 @@ def _sign(view: Tab, meaning: str) -> None:
     view.page.locator("#id_comment").fill("Read and found in order.")
     unopened = view.page.get_by_label("Why you left these unopened")
     if unopened.count():
+        view.page.locator("#unopened > summary").click()
         unopened.fill("What is lost here is known from the round before.")
     view.page.get_by_label("Password").fill(PASSWORD)
     view.page.locator("button[value=approve]").click()
-    view.page.get_by_text("Recorded: your decision stands").wait_for()
+    view.page.get_by_text("Recorded: you signed").wait_for()
 
 
 def _cases() -> bytes:

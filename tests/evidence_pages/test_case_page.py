@@ -294,3 +294,32 @@ def test_json_that_differs_only_in_writing_is_the_same(house: factories.House, c
     ):
         captured(rollout, [(asked({"role": "user", "content": "x"}), said(None, ("book", text)))])
     assert "Both did the same." in page(signed_in(house.approver), candidate, case)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "says"),
+    [
+        (False, False, "; both are wrong all the same"),
+        (True, True, "; both are right all the same"),
+        (True, False, ""),
+    ],
+)
+def test_where_both_are_equally_right_or_wrong_their_parting_is_no_alarm(
+    house: factories.House, candidate: Candidate, theirs: bool, ours: bool, says: str
+) -> None:
+    case = cases(candidate)[0]
+    for rollout, right in zip(rollouts(candidate, case), (theirs, ours), strict=True):
+        Rollout.objects.filter(pk=rollout.pk).update(exact=right, decision=right)
+    shown = page(signed_in(house.approver), candidate, case)
+    assert f">Here they part{says}</h3>" in shown
+    assert ('class="turn parting"' in shown) is not bool(says)
+
+
+def test_what_was_asked_stands_beside_what_is_expected_and_the_trail_leads_to_all_tracks(
+    house: factories.House, candidate: Candidate
+) -> None:
+    shown = page(signed_in(house.approver), candidate, cases(candidate)[0])
+    beside = shown[shown.index("Asked and expected") : shown.index('id="beside"')]
+    assert beside.index("The user asks") < beside.index(">Expected<")
+    assert '<p class="crumbs"><a href="/tracks/">Tracks</a>' in shown
+    assert '<a href="/candidates/" aria-current="true">' in shown

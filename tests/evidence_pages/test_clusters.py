@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promotion import demo
-from rollouts.clusters import EXAMPLES, MAX_GROUPS, Miss, clusters
+from rollouts.clusters import EXAMPLES, MAX_GROUPS, Miss, clusters, pack, unpack
 from rollouts.scoring import score
 from rollouts.scoring.base import Answer, ToolCall
 
@@ -237,3 +237,38 @@ def test_whatever_was_answered_a_miss_has_a_group(
     row = Miss(1, "p", content, answer_class, answer, details, False, False)
     total, groups = clusters(scorer, [row])
     assert total == sum(group.n for group in groups) == 1
+
+
+@pytest.mark.parametrize("round_name", ["r1", "r2", "r3"])
+def test_every_miss_is_a_member_of_one_group_and_a_group_has_as_many_as_it_counts(round_name: str) -> None:
+    misses = [
+        row
+        for number, (case, found) in enumerate(measured(round_name, "generalization"))
+        for row in miss(
+            case, Answer(text=found["raw_output"], finish_reason=found["finish_reason"]), number=number * 7
+        )
+    ]
+    _, groups = clusters("decision", misses)
+    members = [unpack(group.members) for group in groups]
+    assert [len(found) for found in members] == [group.n for group in groups]
+    assert sorted(number for found in members for number in found) == [row.rollout_id for row in misses]
+    for group, found in zip(groups, members, strict=True):
+        assert found[:EXAMPLES] == group.examples
+
+
+def test_what_is_of_rarer_kinds_is_known_by_its_members_too() -> None:
+    checks = [[{"op": f"op{n}", "passed": False}] for n in range(200)]
+    misses = [Miss(n, "p", {}, "ok", "", {"checks": failed}, None, None) for n, failed in enumerate(checks)]
+    _, groups = clusters("rules", misses)
+    rarer = next(group for group in groups if group.did == "are of rarer kinds")
+    assert unpack(rarer.members) == list(range(MAX_GROUPS, 200))
+
+
+@given(st.sets(st.integers(0, 2**62), max_size=200))
+def test_packed_ids_are_the_ids(ids: set[int]) -> None:
+    assert unpack(pack(ids)) == sorted(ids)
+
+
+def test_the_members_of_a_long_run_stay_short_text() -> None:
+    assert len(pack(range(1_000_000, 1_100_000))) < 1_000
+    assert len(pack(range(1_000_000, 1_400_000, 3))) < 2_000

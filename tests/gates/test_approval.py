@@ -85,8 +85,31 @@ def test_the_reason_says_who_is_missing() -> None:
 
     found = approval_outcome(rule=rule, signatures=[signed("ann")], digest=DIGEST, involved=[], now=NOW)
 
-    assert found.reason == "Waits for 1 more of approver to sign aaaaaaaa."
-    assert found.numbers["measured"] == "1 of 2 approver" and found.numbers["signed_by"] == ["ann"]
+    assert found.reason == "Waits for 1 more approver to sign aaaaaaaa."
+    assert found.numbers["measured"] == "1 of 2 approvers" and found.numbers["signed_by"] == ["ann"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "needs", "waits"),
+    [
+        ([("approver", 1)], "1 approver", "Waits for 1 more approver to sign aaaaaaaa."),
+        ([("approver", 2)], "2 approvers", "Waits for 2 more approvers to sign aaaaaaaa."),
+        (
+            [("approver", 2), ("administrator", 1)],
+            "2 approvers, 1 administrator",
+            "Waits for 2 more approvers and 1 more administrator to sign aaaaaaaa.",
+        ),
+        ([("operations", 2)], "2 operations", "Waits for 2 more operations to sign aaaaaaaa."),
+    ],
+)
+def test_people_are_counted_in_plain_english(rule: list[tuple[str, int]], needs: str, waits: str) -> None:
+    approvers = [{"group": group, "count": count} for group, count in rule]
+    asked = {"approvers": approvers, "separation_of_duties": True, "expires_after_days": 30}
+
+    found = approval_outcome(rule=asked, signatures=[], digest=DIGEST, involved=[], now=NOW)
+
+    assert (found.numbers["needs"], found.reason) == (needs, waits)
+    assert found.numbers["measured"] == ", ".join(f"0 of {part}" for part in needs.split(", "))
 
 
 def test_a_rule_that_names_a_group_twice_asks_for_the_sum() -> None:

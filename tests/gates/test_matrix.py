@@ -206,7 +206,7 @@ MATRIX: list[Row] = [
         Outcome.FAILED,
         "the same bytes",
     ),
-    ("approval by a blank", a_blank_signature, Outcome.NOT_EVALUATED, "1 more of approver"),
+    ("approval by a blank", a_blank_signature, Outcome.NOT_EVALUATED, "1 more approver"),
     (
         "identical text, other id, train vs eval",
         lambda: decide("frozen_group_split", whole(shared={(TRAIN, EVAL): {"texts": 1}})),

@@ -151,7 +151,10 @@ def test_only_who_could_sign_opens(house: factories.House, reviewed: Candidate, 
         reviews.open_panel(candidate_id=reviewed.pk, panel=panels(reviewed)[0].key, by=getattr(house, role))
 
 
-def test_an_auditor_opens_nothing_even_where_auditors_sign(house: factories.House) -> None:
+def test_an_auditor_opens_nothing_even_where_an_old_policy_names_auditors(
+    house: factories.House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promotion.services.policy_rules.AUDITOR", "")  # as before they were refused
     policy(house, FLOOR, approvers=[{"group": "auditor", "count": 1}])
     candidate = house.evaluated("cand", lost(house, 3))
 
@@ -262,8 +265,8 @@ def test_the_page_counts_what_is_opened_and_offers_the_rest(
     assert (answer.status_code, answer["Location"]) == (302, f"/candidates/{reviewed.pk}/#attention")
     page = html(client.get(reverse("promotion:candidate", args=[reviewed.pk])))
     assert "1 of 2 must-open parts opened" in page
-    assert f'value="{second.key}"' in page
-    assert f'value="{first.key}"' not in page
+    assert f'value="marked:{second.key}"' in page
+    assert f'value="marked:{first.key}"' not in page
 
 
 def test_the_script_gets_the_list_anew(house: factories.House, reviewed: Candidate) -> None:

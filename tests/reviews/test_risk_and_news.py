@@ -17,6 +17,7 @@ from promotion.models import Candidate, Evidence, ReviewVisit, RiskSummary
 from promotion.panels import safety_turns
 from promotion.risk_summary import SafetyTurns, summary
 from promotion.services import gating, reviews, risk_summaries, threads
+from promotion.web.review import review
 from rollouts.errors import Conflict, InvalidInput, NotAllowed, StaleEvidence
 from rollouts.models import AuditEvent
 from tests import factories
@@ -51,10 +52,11 @@ def test_the_made_summary_says_what_the_evidence_says(house: factories.House) ->
 
     assert safety_turns(comparisons_of(document(candidate))) == SafetyTurns(2, 0)
     assert made_of(candidate) == (
-        "cand is to replace v1 (first) of toolcaller. Where any call is wrong it loses 2 cases that the champion had "
-        "right and wins 0 others. No bound is nearer than a margin to its threshold. 1 of 40 rollouts have no score. "
-        "No gate is waived. It declares no dataset, so what it has seen of the suites is unknown. Looks: 1 on named. "
-        "Weakest families: declines (18 of 20), calls (19 of 20)."
+        "cand is to replace v1 (first) of toolcaller. No gate blocks it and none is waived. It loses 2 prompts that the "
+        "champion had right, turns 2 from safe to unsafe and wins 0 (1 without a score on a side). Cases where any call is "
+        "wrong: 2 lost, 0 won. Of what passes, per_family_safety_floor on named is nearest to failing: 2 prompts turned wrong would end it. 1 of 40 rollouts have no score. Weakest families: declines of named (decision 18 of 20, "
+        "champion 20 of 20), calls of named (decision 19 of 20, champion 20 of 20). It declares no dataset, so what it "
+        "saw of the suites is unknown. Looks: 1 on named."
     )
 
 
@@ -80,6 +82,46 @@ def test_no_name_makes_the_made_summary_longer_than_120_words(
 
     assert len(made.split()) <= risk_summary.MOST_WORDS
     assert len(made) <= risk_summaries.MAX_CHARS
+
+
+def test_the_verdict_the_gates_and_the_summary_name_the_same_nearest_gate(house: factories.House) -> None:
+    # 4 of 20 prompts end the one, 6 of 40, a smaller share, the other
+    policy(
+        house,
+        {"gate": "arena_json_validity_min", "metric": "json_valid", "min": "0.74"},
+        {"gate": "confidence_lower_bound", "metric": "safe", "min": "0.62"},
+    )
+    candidate = house.evaluated("cand")
+
+    shown = review(candidate, house.approver, {})
+
+    assert shown.closest is not None
+    assert (shown.closest.gate, shown.closest.flips) == ("confidence_lower_bound", 4)
+    passing = [row.gate for row in shown.shown_gates if row.flips is not None]
+    assert passing[:2] == ["confidence_lower_bound", "arena_json_validity_min"]
+    assert [row.gate for row in shown.fragile][: len(passing)] == passing
+    assert (
+        "Of what passes, confidence_lower_bound on named is nearest to failing: 4 prompts turned"
+        in made_of(candidate)
+    )
+
+
+def test_the_summary_counts_as_many_losses_as_the_family_table_shows(house: factories.House) -> None:
+    policy(
+        house, {**FLOOR, "min": "0.30"}, {"gate": "confidence_lower_bound", "metric": "tool", "min": "0.30"}
+    )
+    outcomes = {**lost(house, 3, 7), **{f"{house.suite.name}-call-{n}": "wrong" for n in range(5)}}
+    candidate = house.evaluated("cand", outcomes)
+
+    table = review(candidate, house.approver, {}).table
+
+    assert table is not None
+    shown = [group.total.paired.lost for group in table.groups if group.total.paired]
+    assert sum(shown) == 7
+    assert (
+        "It loses 7 prompts that the champion had right, turns 2 from safe to unsafe and wins 0."
+        in made_of(candidate)
+    )
 
 
 # written
@@ -151,10 +193,12 @@ def test_nothing_is_said_anew_of_what_is_approved(house: factories.House) -> Non
         write(house.approved("cand"), house.engineer)
 
 
-def test_the_page_shows_the_written_words_beside_the_made_ones(house: factories.House) -> None:
+def test_the_page_shows_what_is_made_openly_and_then_the_submitters_words(house: factories.House) -> None:
     candidate = house.evaluated("cand", lost(house, 3))
     client, page = signed_in(house.engineer), reverse("promotion:candidate", args=[candidate.pk])
-    assert "made from the evidence" in html(client.get(page))
+    before = html(client.get(page))
+    assert "In the submitter&#x27;s words" not in before
+    assert "In the submitter's words" not in before
 
     answer = client.post(
         reverse("promotion:risk-summary", args=[candidate.pk]),
@@ -163,9 +207,14 @@ def test_the_page_shows_the_written_words_beside_the_made_ones(house: factories.
 
     assert answer["Location"] == f"{page}#risk"
     shown = html(signed_in(house.approver).get(page))
-    assert WORDS in shown
-    assert "edited by <bdi>engineer</bdi>" in shown
-    assert "it loses 1 cases" in shown
+    risk = shown[shown.index('id="risk"') : shown.index("</section>", shown.index('id="risk"'))]
+    assert "<details" not in risk
+    assert "made from the evidence" in risk
+    made, written = risk.split("In the submitter's words")
+    assert "It loses 1 prompt that the champion had right" in made
+    assert WORDS not in made
+    assert WORDS in written
+    assert "<bdi>engineer</bdi>, <time" in written
     assert "Say it in your own words" not in shown
 
 

@@ -38,8 +38,8 @@ def test_it_stands_in_for_the_signatures_and_names_who_broke_it() -> None:
     found = outcome(broken(), signers=("ann",))
 
     assert found.outcome is Outcome.PASSED
-    assert found.reason == "ada broke the glass: 1 more of approver did not sign aaaaaaaa."
-    assert found.numbers["broke_glass"] == "ada" and found.numbers["measured"] == "1 of 2 approver"
+    assert found.reason == "ada broke the glass: 1 more approver did not sign aaaaaaaa."
+    assert found.numbers["broke_glass"] == "ada" and found.numbers["measured"] == "1 of 2 approvers"
 
 
 def test_enough_signatures_are_signatures_all_the_same() -> None:

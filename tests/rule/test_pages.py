@@ -83,7 +83,7 @@ def test_the_page_says_what_will_happen_and_what_is_missing(house: House, admin:
 
     page = html(signed_in(admin).get(reverse("promotion:break-glass", args=[candidate.pk])))
 
-    assert "Waits for 1 more of approver" in page and "72 hours" in page
+    assert "Waits for 1 more approver" in page and "72 hours" in page
     assert factories.digest_of(candidate)[:8] in page
     assert page.index('<button type="submit" disabled hidden>') < page.index('class="btn danger"')
 
@@ -189,7 +189,7 @@ def test_the_first_page_of_those_who_must_know_says_it(
 ) -> None:
     page = html(signed_in(getattr(house, who)).get("/"))
 
-    assert ("Promoted without the signatures" in page) is sees
+    assert ("The glass was broken" in page) is sees
     assert (reverse("promotion:glass", args=[broken.pk]) in page) is sees
 
 
@@ -203,14 +203,14 @@ def test_the_alarm_turns_worse_when_it_is_overdue_and_ends_with_the_review(
 
     review(signed_in(house.approver), broken)
 
-    assert "Promoted without the signatures" not in html(signed_in(house.auditor).get("/"))
+    assert "The glass was broken" not in html(signed_in(house.auditor).get("/"))
 
 
 def test_who_may_not_see_the_track_sees_no_alarm_and_no_page(house: House, broken: BrokenGlass) -> None:
     house.track.readers.add(Group.objects.create(name="team-a"))
     client = signed_in(house.approver)
 
-    assert "Promoted without the signatures" not in html(client.get("/"))
+    assert "The glass was broken" not in html(client.get("/"))
     assert client.get(reverse("promotion:glass", args=[broken.pk])).status_code == 404
     assert review(client, broken).status_code == 404
 

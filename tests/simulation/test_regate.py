@@ -205,7 +205,7 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_signatures_are_judged_by_the_rule_of_the_document(house: House) -> None:
     candidate = house.evaluated("cand")
     assert regate(bundle_of(newest(candidate))).blocked_by == [
-        f"human_approval_record: Waits for 1 more of approver to sign {newest(candidate).digest[:8]}."
+        f"human_approval_record: Waits for 1 more approver to sign {newest(candidate).digest[:8]}."
     ]
 
     factories.sign(candidate, house.approver)

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from promotion import selectors
 from promotion.models import AliasMove, RegistryEntry
-from promotion.services import registry
+from promotion.services import policies, registry
 from promotion.web.champions import MOST, history
 from tests import factories
 from tests.web.conftest import html, signed_in
@@ -74,3 +74,47 @@ def test_no_more_than_the_last_fifty_moves_are_drawn_and_the_page_says_so() -> N
     assert len(found.moves) == MOST
     assert found.more
     assert "the last 50 moves" in html(signed_in(house.auditor).get("/tracks/toolcaller/"))
+
+
+# which suite
+
+
+def test_the_reader_chooses_the_suite_of_the_chart_and_an_unknown_one_is_the_first() -> None:
+    house = factories.house(champion=True)
+    other = factories.suite(house.engineer, name="other", calls=10)
+    document = factories.policy_document(
+        [house.suite, other],
+        extra=[
+            factories.floor("generalization_accuracy_floor", house.suite.digest, "decision", "0.60"),
+            factories.floor("confidence_lower_bound", other.digest, "exact", "0.30"),
+        ],
+        approvers=1,
+    )
+    draft = policies.draft(track=house.track, document=document, by=house.administrator)
+    policies.lock(policy_id=draft.pk, by=factories.person("second", "administrator"))
+    promote(house, "second", wrong=1)
+    moves = list(selectors.champion_history(house.track))
+
+    names = {name: key for key, name, _ in history(moves).suites}
+    assert set(names) == {"named", "other"}
+    for wanted, suite in (
+        (names["other"], "other"),
+        (names["named"], "named"),
+        ("zzz", history(moves).suite),
+    ):
+        found = history(moves, wanted)
+        assert found.suite == suite
+        assert [name for _, name, shown in found.suites if shown] == [suite]
+    assert history(moves, names["other"]).rule.metric == "exact"
+    assert history(moves, names["other"]).moves[-1].counts.n == 10
+
+    page = html(signed_in(house.auditor).get("/tracks/toolcaller/", {"chart": names["other"]}))
+    assert f'href="?chart={names["named"]}#champions"' in page
+    assert f'href="?chart={names["other"]}#champions" aria-current="true"' in page
+
+
+def test_one_suite_leaves_nothing_to_choose() -> None:
+    house = factories.house(champion=True)
+    promote(house, "second")
+    page = html(signed_in(house.auditor).get("/tracks/toolcaller/"))
+    assert "?chart=" not in page

@@ -98,9 +98,9 @@ def test_call_bodies_are_given_out_byte_for_byte(house: factories.House, hostile
 
 def test_failed_calls_are_shown_beside_the_answered_one(house: factories.House, hostile: Rollout) -> None:
     page = html(signed_in(house.auditor).get(reverse("rollouts:rollout", args=[hostile.pk])))
-    assert "turn 0, attempt 1" in page
+    assert "turn 1, attempt 1" in page
     assert "server: The provider failed (503)." in page
-    assert "turn 0, attempt 2" in page
+    assert "turn 1, attempt 2" in page
 
 
 # filters and pages

@@ -421,7 +421,7 @@ def test_home_shows_each_role_what_waits(house: factories.House) -> None:
     link = f'href="/candidates/{candidate.pk}/"'
     assert link in approver[approver.index("To sign") : approver.index("Tracks</h2>")]
     assert "is blocked by its gates" in engineer
-    assert "waits for others" in engineer
+    assert "waits for 1 approver<" in engineer
     assert gating.judge_now(candidate.pk)
     factories.sign(candidate, house.approver)
     assert "No candidate waits for your signature." in html(signed_in(house.approver).get("/"))

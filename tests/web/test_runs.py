@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html as markup
 import json
 import re
 from typing import Any
@@ -398,6 +399,153 @@ def test_classes_reasons_arguments_and_tools_are_counted_apart(
         assert listed.count('<th scope="row">') == n
 
 
+# what went wrong, and the rollouts in which it did
+
+
+SAID = {
+    0: {"decision": "clarify", "reason_code": "x"},
+    1: {"decision": "unsupported", "reason_code": "no_matching_tool"},
+    2: {"decision": "call", "tool": "no_such_tool", "arguments": {}},
+}
+
+
+def wrong_in_ways(house: factories.House, *, samples: int = 8, close: bool = True) -> EvalRun:
+    """Ten cases in which a call is right, missed in three ways that the metrics cannot tell apart, some right."""
+
+    def outcome(case: int, sample: int) -> dict[str, Any]:
+        at = case * samples + sample
+        if at % 4 == 3:
+            return RIGHT
+        return {**WRONG, "answer": json.dumps(SAID[at % 3]), "tool": False, "latency_ms": float(at % 7)}
+
+    suite = small_suite(house, 10)
+    run = give(planned(house, suite=suite, samples=samples), outcome, close=close)
+    run.refresh_from_db()
+    return run
+
+
+def groups_on(page: str) -> list[tuple[int, str]]:
+    """The count in each group's sentence, and where its link leads."""
+    table = page[page.index('id="clusters"') :]
+    table = table[: table.index("</table>")]
+    rows = re.findall(r"<tr>(<th scope=\"row\".*?)</tr>", table, re.DOTALL)
+    return [
+        (
+            int(re.search(r">([\d,]+) of [\d,]+ miss", row)[1].replace(",", "")),  # type: ignore[index]
+            markup.unescape(re.search(r'<a href="([^"]*)"', row)[1]),  # type: ignore[index]
+        )
+        for row in rows
+    ]
+
+
+def listed(client: Client, address: str) -> list[int]:
+    """The rollouts of a list, over all its pages."""
+    found: list[int] = []
+    while address:
+        page = html(client.get(address))
+        found += [int(pk) for pk in re.findall(r'<th scope="row"><a href="/rollouts/(\d+)/"', page)]
+        following = re.search(r'href="(\?[^"]*)">Next page', page)
+        address = address.split("?")[0] + markup.unescape(following[1]) if following else ""
+    return found
+
+
+def kinds(run: EvalRun, pks: list[int]) -> set[str]:
+    return {
+        json.loads(answer)["decision"]
+        for answer in run.rollouts.filter(pk__in=pks).values_list("answer", flat=True)
+    }
+
+
+@pytest.mark.parametrize("sort", ["", "&sort=-latency", "&sort=-plan", "&sort=state"])
+def test_a_group_s_link_lists_exactly_the_rollouts_that_its_sentence_counts(
+    engineer: Client, house: factories.House, sort: str
+) -> None:
+    run = wrong_in_ways(house, samples=24)
+    groups = groups_on(page_of(engineer, run))
+    assert len(groups) == 3
+    seen: list[int] = []
+    for n, link in groups:
+        found = listed(engineer, link + sort)
+        assert len(found) == len(set(found)) == n
+        assert len(kinds(run, found)) == 1
+        seen += found
+    assert max(n for n, _ in groups) > 50, "more than a page, or paging is not tested"
+    assert sorted(seen) == list(run.rollouts.filter(exact=False).order_by("id").values_list("pk", flat=True))
+
+
+def test_the_list_says_which_group_it_shows_and_other_filters_narrow_it(
+    engineer: Client, house: factories.House
+) -> None:
+    run = wrong_in_ways(house)
+    n, link = groups_on(page_of(engineer, run))[0]
+    page = html(engineer.get(link))
+    assert f"{n} of {run.rollouts.filter(exact=False).count()} misses" in page
+    assert "They are listed here, and no others." in page
+    assert f'href="/runs/{run.pk}/#clusters"' in page
+    case = run.rollouts.get(pk=listed(engineer, link)[0]).case
+    narrowed = f"{link}&key={case.key}"
+    assert "Of them, only those that the other filters leave are listed." in html(engineer.get(narrowed))
+    found = listed(engineer, narrowed)
+    assert 0 < len(found) < n
+    assert set(run.rollouts.filter(pk__in=found).values_list("case__key", flat=True)) == {case.key}
+
+
+def test_the_number_of_queries_does_not_grow_with_the_members_of_a_group(
+    engineer: Client, house: factories.House
+) -> None:
+    few = wrong_in_ways(house, samples=2)
+
+    def queries(run: EvalRun) -> int:
+        _, link = groups_on(page_of(engineer, run))[0]
+        engineer.get(link)
+        with CaptureQueriesContext(connection) as captured:
+            engineer.get(link)
+        return len(captured)
+
+    first = queries(few)
+    many = wrong_in_ways(house, samples=40)
+    assert queries(many) == first
+
+
+def test_an_overview_from_before_members_were_kept_leads_to_the_wider_list_and_says_so(
+    engineer: Client, house: factories.House
+) -> None:
+    run = wrong_in_ways(house)
+    old = run.overview
+    for cluster in old["clusters"]:
+        del cluster["members"]
+    EvalRun.objects.filter(pk=run.pk).update(overview=old)
+    page = page_of(engineer, run)
+    assert "it may list others too" in page
+    for n, link in groups_on(page):
+        assert "cluster=" not in link
+        assert len(listed(engineer, link)) >= n
+
+
+def test_of_a_run_at_work_the_groups_lead_to_the_wider_list(engineer: Client, house: factories.House) -> None:
+    run = half_done(house)
+    page = page_of(engineer, run, "measured")
+    assert 'id="clusters"' in page
+    assert "?cluster=" not in page
+    assert "it may list others too" in page
+
+
+def test_a_group_that_the_run_does_not_have_is_refused_at_the_field_and_lists_nothing(
+    engineer: Client, house: factories.House
+) -> None:
+    run = wrong_in_ways(house)
+    _, link = groups_on(page_of(engineer, run))[0]
+    for address in (f"/runs/{run.pk}/rollouts/?cluster=flew+away", link):
+        if address == link:  # while the run is counted anew, nobody knows who is in it
+            EvalRun.objects.filter(pk=run.pk).update(overview=None)
+        response = engineer.get(address)
+        assert response.status_code == 400
+        assert errors_of(response) == {
+            "cluster": "This run has no such group of misses now. Its page shows those it has. "
+        }
+        assert "/rollouts/" not in re.sub(r"/runs/\d+/rollouts/", "", html(response))
+
+
 def test_what_no_scorer_gave_is_not_counted_as_nothing(engineer: Client, house: factories.House) -> None:
     page = page_of(engineer, half_done(house), "measured")
     for absent in ("Reason code", "Arguments valid", ">Tools<", "mean share"):
@@ -618,7 +766,7 @@ def test_calls_of_the_judge_are_told_from_those_of_the_model(engineer: Client, r
     )
     page = rollout_page(engineer, rollout)
     assert page.count("the model under test</dd>") == 2
-    assert "judge, turn 1, attempt 1" in page
+    assert "judge, turn 2, attempt 1" in page
     assert "<dt>Cost</dt><dd>0.000077 USD</dd>" in page
 
 

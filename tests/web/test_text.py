@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.template import Context, Template
+from django.urls import reverse
 
+from rollouts.services import suites
 from rollouts.text import SHOWN_CHARS, body_shown, clip, split_unseen, unpacked
+from tests import factories
+from tests.web.conftest import html, signed_in
 
 
 def rendered(text: str) -> str:
@@ -83,3 +90,17 @@ def test_a_rate_is_never_rounded_up_to_a_threshold() -> None:
     template = Template("{% load assay %}{{ value|rate }}")
     assert template.render(Context({"value": 0.94999})) == "0.9499"
     assert template.render(Context({"value": None})) == "–"
+
+
+def test_a_title_shows_what_cannot_be_seen_in_it(db: None, settings: Any, tmp_path: Path) -> None:
+    """Every page's, by the one place in which all titles stand. A title has no elements, so the marks are characters."""
+    settings.STATIC_ROOT = tmp_path
+    engineer = factories.person("engineer", "engineer")
+    rows = [factories.call_case("evil\u202e<b>'")]
+    case = suites.seal(name="named", data=factories.jsonl(rows), by=engineer).cases.get()
+
+    page = html(signed_in(engineer).get(reverse("rollouts:case", args=[case.pk])))
+
+    title = re.findall("<title>(.*?)</title>", page)
+    assert title == ["Case evil⟦U+202E⟧&lt;b&gt;&#x27; &middot; Assay"]
+    assert "\u202e" not in page
