@@ -130,8 +130,19 @@ class Group:
 
     @property
     def danger(self) -> float:
-        """How near the nearest judged row is to its threshold; suites without one come last."""
-        return min((row.danger for row in (self.total, *self.rows) if row.needs is not None), default=2.0)
+        """How near the nearest judged row is to its threshold; suites that nothing judges come last."""
+        rooms = [row.danger for row in (self.total, *self.rows) if row.needs is not None]
+        return min([*rooms, *self._room_to_champion()], default=2.0)
+
+    def _room_to_champion(self) -> list[float]:
+        """What the suite's gate leaves where it compares with the champion, in points; under 0 it fails."""
+        counts, champion, paired = self.total.counts, self.total.champion, self.total.paired
+        if self.rule.margin and paired is not None:
+            return [paired.lower + float(self.rule.margin)]
+        if self.rule.max_drop and champion is not None:
+            rates = (counts.successes / counts.n, champion.successes / champion.n)
+            return [rates[0] - rates[1] + float(self.rule.max_drop)]
+        return []
 
 
 class Table(NamedTuple):
