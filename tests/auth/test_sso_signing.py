@@ -28,6 +28,7 @@ from tests.auth.conftest import (
 from tests.auth.scripted_provider import CLIENT_ID, SECRET, ScriptedProvider
 from tests.factories import House
 from tests.web.conftest import html
+from tests.web.test_review_verdict import between
 
 pytestmark = pytest.mark.django_db
 SUBJECT = "f3b1"
@@ -131,9 +132,9 @@ def test_what_the_provider_must_not_answer_is_refused(
 
     assert response["Location"] == f"{reverse('promotion:candidate', args=[candidate.pk])}#sign"
     assert refused("sso_refused")
-    page = page_text(client, candidate)
-    assert said in page and "Fit for use.</textarea>" in page
-    assert said not in page_text(client, candidate), "it is said once"
+    first, second = (between(page_text(client, candidate), 'id="sign"', "</section>") for _ in range(2))
+    assert said in first and "Fit for use.</textarea>" in first
+    assert said not in second, "the box says it once; the history keeps it"
     assert signed_in_as(client) == str(house.approver.pk)
 
 
