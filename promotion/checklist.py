@@ -9,8 +9,10 @@ Document = Mapping[str, Any]
 REVIEWER = "reviewer"  # an item that whoever signs answers
 
 
-def _runs(document: Document) -> list[Mapping[str, Any]]:
-    return [part["candidate"] for part in document["suites"] if part["candidate"]]
+def _runs(document: Document) -> list[Mapping[str, Any]] | None:
+    """The candidate's run on each suite; None where one was not measured, or there is none."""
+    runs = [part["candidate"] for part in document["suites"]]
+    return runs if runs and all(runs) else None
 
 
 def _no_waivers(document: Document) -> bool:
@@ -19,7 +21,7 @@ def _no_waivers(document: Document) -> bool:
 
 def _no_masked(document: Document) -> bool:
     runs = _runs(document)
-    return bool(runs) and not any(run["masked"] or run["unscored"] for run in runs)
+    return runs is not None and not any(run["masked"] or run["unscored"] for run in runs)
 
 
 def _datasets_declared(document: Document) -> bool:
@@ -27,16 +29,22 @@ def _datasets_declared(document: Document) -> bool:
 
 
 def _no_overlaps(document: Document) -> bool:
-    """Where nothing was declared or compared, nobody knows: that is no."""
+    """Where nothing was declared, or a dataset was not compared with a suite, nobody knows: that is no."""
     datasets = document.get("datasets") or []
+    suites = {part["digest"] for part in document["suites"]}
+    if not datasets or not all(_compared(part, suites) for part in datasets):
+        return False
     reports = [overlap["report"] for part in datasets for overlap in part["overlaps"]]
-    shared = ("ids", "groups", "texts", "near")
-    return bool(reports) and not any(report[kind] for report in reports for kind in shared)
+    return not any(report[kind] for report in reports for kind in ("ids", "groups", "texts", "near"))
+
+
+def _compared(dataset: Mapping[str, Any], suites: set[str]) -> bool:
+    return bool(dataset["overlaps"]) and suites <= {overlap["digest"] for overlap in dataset["overlaps"]}
 
 
 def _first_look(document: Document) -> bool:
     runs = _runs(document)
-    return bool(runs) and all(run["look"] == 1 for run in runs)
+    return runs is not None and all(run["look"] == 1 for run in runs)
 
 
 class _Question(NamedTuple):

@@ -17,10 +17,10 @@ from promotion.web.glass import alarms
 from promotion.web.waiting import (
     Looked,
     Weight,
+    counted,
     disputes_to_decide,
     looked_at,
     people_of,
-    still_needed,
     threads_to_answer,
     weights_of,
 )
@@ -113,11 +113,11 @@ def _row(candidate: Candidate, person: User, looked: Looked) -> Waiting:
         return Waiting(candidate, "nothing is judged yet")
     document = evidence_module.document_of(candidate.latest)
     rule, digest = gating.approval_rule(document), candidate.latest.digest
-    missing = still_needed(document, candidate.approvals.all(), digest)
+    missing, signed_by = counted(document, candidate.approvals.all(), digest)
     needed = sum(needed_by(rule).values())
     return Waiting(
         candidate,
-        why_not=_why_not(candidate, document, rule, person, people_of(missing)),
+        why_not=_why_not(document, rule, person, people_of(missing), signed_by),
         looked=looked,
         signed=needed - sum(missing.values()),
         needed=needed,
@@ -125,7 +125,7 @@ def _row(candidate: Candidate, person: User, looked: Looked) -> Waiting:
 
 
 def _why_not(
-    candidate: Candidate, document: dict[str, Any], rule: dict[str, Any], person: User, missing: str
+    document: dict[str, Any], rule: dict[str, Any], person: User, missing: str, signed_by: list[str]
 ) -> str:
     """Why this person does not sign it, with whom the rule still needs; empty where they may."""
     waits = f"waits for {missing}" if missing else "waits to be published"
@@ -138,8 +138,4 @@ def _why_not(
         )
     except NotAllowed:
         return waits
-    digest = candidate.latest.digest
-    signed = any(
-        a.approver_id == person.pk and a.evidence_digest == digest for a in candidate.approvals.all()
-    )
-    return f"signed by you, {waits}" if signed else ""
+    return f"signed by you, {waits}" if person.get_username() in signed_by else ""

@@ -19,7 +19,7 @@ from promotion.web.review_gates import NONE, GateRow, gate_rows
 from promotion.web.review_gates import shown_bound as shown_bound
 from promotion.web.review_measured import DataLine, SuiteLine, data_lines, suite_lines
 from promotion.web.review_now import Glass, Refusal, Since, Words, glass_broken, last_words, refusal_of, since
-from promotion.web.waiting import people_of, still_needed
+from promotion.web.waiting import counted, people_of
 from rollouts.errors import NotAllowed
 from rollouts.models import AuditEvent, Comparison, EvalRun
 from rollouts.selectors import events_of
@@ -40,7 +40,6 @@ class SignBox:
     rule: str
     state: str
     meanings: list[tuple[str, str]]
-    mine: Approval | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ def review(candidate: Candidate, person: User, params: dict[str, str]) -> Review
         comparisons=comparisons,
         runs=list(runs.values()),
         approvals=approvals,
-        sign=_sign_box(candidate, evidence, document, changed.stale, approvals, person),
+        sign=_sign_box(candidate, evidence, document, changed.stale, person),
         # who opened and ticked what is in the whole trail: here it would hide what became of the candidate
         history=list(
             events_of("promotion.Candidate", candidate.pk).exclude(action__startswith="review.")[:HISTORY]
@@ -271,24 +270,20 @@ def _sign_box(
     evidence: Evidence | None,
     document: dict[str, Any] | None,
     stale: bool,
-    approvals: list[Approval],
     person: User,
 ) -> SignBox:
     if evidence is None or document is None:
-        return SignBox(False, "Nothing is judged yet, so there is nothing to sign.", "", "", [], None)
+        return SignBox(False, "Nothing is judged yet, so there is nothing to sign.", "", "", [])
     rule = gating.approval_rule(document)
-    mine = next(
-        (a for a in approvals if a.approver_id == person.pk and a.evidence_digest == evidence.digest), None
-    )
-    missing = still_needed(document, selectors.standing_approvals(candidate), evidence.digest)
+    missing, signed_by = counted(document, selectors.standing_approvals(candidate), evidence.digest)
     needed = needed_by(rule)
     has = sum(needed.values()) - sum(missing.values())
-    reason = _why_not(candidate, document, rule, stale, mine, person)
+    reason = _why_not(candidate, document, rule, stale, person, person.get_username() in signed_by)
     baseline = [m for m in Meaning if (m == Meaning.ADOPTS_BASELINE) is candidate.baseline]
     meanings = [(str(meaning), str(meaning.label)) for meaning in baseline]
     ended = candidate.state in (CandidateState.REJECTED, CandidateState.WITHDRAWN)
     said = "" if ended else f"needs {people_of(needed)}; has {has}"
-    return SignBox(not reason, reason, said, candidate.state, meanings, mine)
+    return SignBox(not reason, reason, said, candidate.state, meanings)
 
 
 def _why_not(
@@ -296,8 +291,8 @@ def _why_not(
     document: dict[str, Any],
     rule: dict[str, Any],
     stale: bool,
-    mine: Approval | None,
     person: User,
+    signed: bool,
 ) -> str:
     if candidate.state != CandidateState.IN_REVIEW:
         return f"The candidate is {candidate.state.replace('_', ' ')}; only a candidate in review is signed."
@@ -314,7 +309,7 @@ def _why_not(
         return (
             "The evidence changed since it was judged. Once it is judged again, read what came out and sign."
         )
-    if mine is not None and mine.withdrawn_at is None:
+    if signed:
         return "You have signed this evidence."
     return ""
 

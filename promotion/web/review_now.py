@@ -23,7 +23,7 @@ from promotion.models import (
 from promotion.services import gating
 from promotion.web import compare
 from promotion.web.review_gates import turned_since
-from promotion.web.waiting import still_needed
+from promotion.web.waiting import counted
 from rollouts.models import AuditEvent, Backend
 from rollouts.selectors import backends_in_use, events_of
 from rollouts.templatetags.assay import at_us
@@ -214,7 +214,7 @@ def glass_broken(
         return None
     broken = BrokenGlass.objects.filter(evidence=evidence).select_related("broken_by").first()
     rule = gating.approval_rule(document)
-    missing = still_needed(document, approvals, evidence.digest, at=broken.broken_at if broken else None)
+    missing = counted(document, approvals, evidence.digest, at=broken.broken_at if broken else None).missing
     if broken is None or not missing:
         return None
     return Glass(

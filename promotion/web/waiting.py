@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib.auth.models import User
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery, prefetch_related_objects
@@ -79,10 +79,17 @@ def _looked(visit: ReviewVisit | None, before: dict[int, Evidence], newest: Evid
 # whom the rule still needs
 
 
-def still_needed(
+class Counted(NamedTuple):
+    """Group -> signatures that an evidence lacks, and the names of those whose signatures count."""
+
+    missing: dict[str, int]
+    signed_by: list[str]
+
+
+def counted(
     document: Mapping[str, Any], approvals: Iterable[Approval], digest: str, at: datetime | None = None
-) -> dict[str, int]:
-    """Group -> signatures that this evidence lacked at that moment (now), by the gate itself. Give approvers loaded."""
+) -> Counted:
+    """As it stood at that moment (now), by the gate itself. Give approvers loaded."""
     moment = at or evidence_module.now()
     standing = [
         Signature(one.approver.get_username(), one.role, one.evidence_digest, one.signed_at)
@@ -97,8 +104,7 @@ def still_needed(
         involved=gating.involved_people(document),
         now=moment,
     )
-    missing: dict[str, int] = found.numbers["missing"]
-    return missing
+    return Counted(found.numbers["missing"], found.numbers["signed_by"])
 
 
 def people_of(needed: Mapping[str, int]) -> str:

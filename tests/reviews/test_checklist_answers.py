@@ -20,8 +20,11 @@ def runs(*each: dict[str, int] | None) -> dict[str, Any]:
 
 def data(*each: list[dict[str, int]]) -> dict[str, Any]:
     """A document with a dataset for each, and in it the comparisons that were made of it."""
-    reports = [[{"report": {**NOTHING, **report}} for report in made] for made in each]
-    return {"suites": [], "datasets": [{"overlaps": made} for made in reports]}
+    reports = [
+        [{"digest": f"suite-{nth}", "report": {**NOTHING, **report}} for nth, report in enumerate(made)]
+        for made in each
+    ]
+    return {"suites": [{"digest": "suite-0"}], "datasets": [{"overlaps": made} for made in reports]}
 
 
 TABLE: list[tuple[str, dict[str, Any], bool]] = [
@@ -48,6 +51,10 @@ TABLE: list[tuple[str, dict[str, Any], bool]] = [
     ("no_overlaps", data([{}, {"near": 1}]), False),
     ("no_overlaps", data([{}], [{"texts": 1}]), False),
     ("no_overlaps", data([], []), False),
+    ("no_overlaps", data([{}], []), False),
+    ("no_overlaps", {**data([{}]), "suites": [{"digest": "suite-0"}, {"digest": "suite-1"}]}, False),
+    ("no_masked", runs({}, None), False),
+    ("first_look", runs({}, None), False),
     ("no_overlaps", data(), False),
     ("no_overlaps", {"suites": []}, False),
     ("first_look", runs({}), True),

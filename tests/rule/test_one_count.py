@@ -55,6 +55,9 @@ def test_box_home_and_gate_say_the_same_number(happens: Callable[[Approval], Non
     assert evidence is not None
     assert len(gating.approvals_outcome(candidate, evidence).numbers["signed_by"]) == counts
     assert review(candidate, house.approver_2, {}).sign.rule == f"needs 2 approvers; has {counts}"
+    signer = User.objects.get(pk=house.approver.pk)
+    box = review(candidate, signer, {}).sign
+    assert box.allowed is (counts == 0 and signer.groups.exists()), "whose signature ended signs anew"
     (waits,) = home_of(house.approver_2).to_sign
     assert (waits.signed, waits.needed) == (counts, 2)
 

@@ -20,6 +20,7 @@ import rollouts.web.urls
 from promotion.models import Dispute, Evidence, Export, RegistryEntry, Waiver
 from rollouts.api.schema import document
 from rollouts.models import AuditEvent
+from rollouts.web.http import thing_about
 from tests import factories
 from tests.api.conftest import Api, token_of
 from tests.visibility.conftest import Hidden
@@ -117,6 +118,8 @@ def _answer(client: Client, method: str, address: str) -> tuple[int, str]:
         transaction.set_rollback(True)
     assert response.status_code < 500, (method, address)
     text = body.decode(errors="replace").replace(address, "-")
+    if way_back := thing_about(address):  # read from the address that was asked, whatever there is
+        text = text.replace(way_back[0], "-")
     return response.status_code, re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", text)
 
 
