@@ -386,7 +386,7 @@ def test_leaks_independence_and_how_answers_ended_are_shown(house: factories.Hou
     gating.judge_now(candidate.pk)
     candidate.refresh_from_db()
     suites = between(page_of(candidate, signed_in(house.auditor)), 'aria-label="Table of suites"', "</table>")
-    assert "0.7000 of the labels" in suites
+    assert "28 of 40 labels" in suites
     assert "the word &quot;please&quot;: a call" in suites
     assert "ignored" in suites
     assert "301 MiB" in suites
