@@ -22,7 +22,7 @@ def box(candidate: Candidate, house: factories.House) -> str:
 
 
 def test_nothing_is_said_where_nothing_is_left_open(house: factories.House) -> None:
-    assert "Nobody signs before" not in box(house.evaluated(), house)
+    assert "Settle first" not in box(house.evaluated(), house)
 
 
 def test_threads_checklist_and_disputes_are_named_with_their_place(house: factories.House) -> None:
@@ -43,4 +43,4 @@ def test_threads_checklist_and_disputes_are_named_with_their_place(house: factor
     assert '<a href="#checklist">1 checklist item</a>' in said
     assert '<a href="#threads">1 unresolved thread</a>' in said
     assert '<a href="#disputes">1 open dispute</a>' in said
-    assert said.index("Nobody signs before") < said.index('type="password"')
+    assert said.index("Settle first") < said.index('type="password"')
