@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -50,8 +51,9 @@ def _sign(request: HttpRequest, pk: int, words: dict[str, str], proof: Proof) ->
     approval = approvals.sign(
         candidate_id=pk, by=request.user, proof=proof, template_version=template_version(), **words
     )
-    # who signs has looked
-    reviews.mark_seen(candidate_id=pk, digest=approval.evidence_digest, by=request.user)
+    # who signs has looked; of whoever only reads besides signing no such mark is kept, and the signature stands
+    with suppress(NotAllowed):
+        reviews.mark_seen(candidate_id=pk, digest=approval.evidence_digest, by=request.user)
     digest = f"{approval.evidence_digest[:4]} {approval.evidence_digest[4:8]}"
     said = RECORDED[Decision(approval.decision)]
     messages.success(request, said.format(name=approval.candidate.name, digest=digest))

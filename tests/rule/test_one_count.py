@@ -62,17 +62,31 @@ def test_box_home_and_gate_say_the_same_number(happens: Callable[[Approval], Non
     assert (waits.signed, waits.needed) == (counts, 2)
 
 
-def test_whoever_the_rule_asks_for_finds_it_on_home_whatever_their_group() -> None:
+@pytest.mark.parametrize("reads_as", ["engineer", "auditor"])
+def test_whoever_the_rule_asks_for_finds_it_on_home_and_signs_whatever_their_role(reads_as: str) -> None:
     house: House = factories.house()
     Group.objects.create(name="safety")
-    person = factories.person("rosa", "safety", "engineer")
+    person = factories.person("rosa", "safety", reads_as)
     document = {**house.policy.document, "approval": {**house.policy.document["approval"]}}
     document["approval"]["approvers"] = [{"group": "safety", "count": 1}]
     drafted = policies.draft(track=house.track, document=document, by=house.administrator)
     policies.lock(policy_id=drafted.pk, by=house.approver_2)
     candidate = house.evaluated("waits")
 
-    page = html(signed_in(person).get("/"))
+    client = signed_in(person)
+    page = html(client.get("/"))
 
     assert [row.candidate for row in home_of(person).to_sign] == [candidate]
     assert f"/candidates/{candidate.pk}/" in page and "To sign" in page
+
+    words = {
+        "decision": "approve",
+        "meaning": "authorises",
+        "method": "password",
+        "password": factories.PASSWORD,
+    }
+    words["evidence_digest"] = factories.digest_of(candidate)
+    answer = client.post(f"/candidates/{candidate.pk}/sign/", words, follow=True)
+
+    assert answer.status_code == 200 and "Recorded: you signed waits" in html(answer)
+    assert Approval.objects.get().approver == person
